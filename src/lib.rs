@@ -1,0 +1,1 @@
+//! cota: the external rate-limit service for Envoy and Istio.

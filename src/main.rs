@@ -1,0 +1,2 @@
+//! The `cota` binary.
+fn main() {}
