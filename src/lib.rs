@@ -1,1 +1,11 @@
-//! cota: the external rate-limit service for Envoy and Istio.
+//! cota: the external rate-limit service that Envoy and Istio call over gRPC.
+//!
+//! The layers, from the bottom; each may use only what stands before it (`tests/layering.rs` holds it):
+//!
+//! - [`engine`]: what a request meets and how it is decided; pure.
+//! - [`clock`]: the time.
+//! - [`store`]: keeps budgets.
+//! - [`limiter`]: the async shell around a decision.
+
+pub mod clock;
+pub mod engine;

@@ -1,0 +1,234 @@
+//! How the verdicts of all budgets of a request fold into one answer.
+//!
+//! The order of things is the store's to keep atomic: read every state, [`evaluate`] each charge,
+//! [`settle`] them together, write what was settled.
+
+use smallvec::SmallVec;
+
+use super::budget::{Outcome, State, Terms, View};
+use super::resolve::{Charge, Resolved};
+use super::time::{Micros, Timestamp};
+
+/// What is kept of one budget: its state, and that of the lane beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// The budget.
+    pub main: State,
+    /// The lane for marked excess; stays initial for limits without one.
+    pub lane: State,
+}
+
+/// What one charge would do to its budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Evaluation {
+    /// How the budget answers.
+    pub outcome: Outcome,
+    /// The state at this time with refunds given, nothing spent.
+    pub base: Slot,
+    /// The state once charged.
+    pub charged: Slot,
+    /// A stored time lay too far in the future.
+    pub clamped: bool,
+}
+
+/// Evaluates one charge against what is stored of its budget.
+pub fn evaluate(charge: &Charge<'_>, slot: Slot, now: Timestamp, wait_cap: Micros) -> Evaluation {
+    let terms = charge.terms();
+    let (main, mut clamped) = terms.advance(slot.main, now);
+    let main = if charge.refund > 0 {
+        terms.refund(main, charge.refund)
+    } else {
+        main
+    };
+    let mut base = Slot {
+        main,
+        lane: slot.lane,
+    };
+    let Some(cost) = charge.spend else {
+        return Evaluation {
+            outcome: Outcome::Allow,
+            base,
+            charged: base,
+            clamped,
+        };
+    };
+    let (mut outcome, main) = terms.spend(base.main, cost, now, wait_cap);
+    let mut charged = Slot { main, ..base };
+    if let (Outcome::Deny { retry_after }, true, Some(lane)) = (outcome, cost > 0, terms.lane()) {
+        let (state, lane_clamped) = lane.advance(slot.lane, now);
+        clamped |= lane_clamped;
+        base.lane = state;
+        let (in_lane, state) = lane.spend(state, cost, now, Micros::ZERO);
+        if in_lane == Outcome::Allow {
+            outcome = Outcome::Excess;
+            charged = Slot {
+                main: base.main,
+                lane: state,
+            };
+        } else if let Outcome::Deny {
+            retry_after: Some(in_lane),
+        } = in_lane
+        {
+            let sooner = retry_after.map_or(in_lane, |wait| wait.min(in_lane));
+            outcome = Outcome::Deny {
+                retry_after: Some(sooner),
+            };
+        }
+    }
+    Evaluation {
+        outcome,
+        base,
+        charged,
+        clamped,
+    }
+}
+
+/// The answer to a request.
+#[derive(Debug, Default)]
+pub struct Decision {
+    /// The request is over a limit that is enforced.
+    pub refused: bool,
+    /// One for each charge, in order.
+    pub verdicts: SmallVec<[Verdict; 4]>,
+    /// How long the answer must be held.
+    pub wait: Micros,
+}
+
+/// What one budget had to say, and what became of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    /// How it answered.
+    pub outcome: Outcome,
+    /// What it shows after the request.
+    pub view: View,
+    /// The most it can ever show.
+    pub capacity: u64,
+    /// The request was charged to it.
+    pub charged: bool,
+    /// A stored time lay too far in the future and was brought back.
+    pub clamped: bool,
+}
+
+/// Folds evaluations, one for each charge of `resolved`, into a decision. A request that one enforced
+/// limit refuses is charged to none but overdraft limits; a charge that was made is marked `charged`,
+/// and its budget's new state is `charged` of its evaluation, `base` otherwise.
+pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestamp) -> Decision {
+    let denies = |i: usize| matches!(evaluations[i].outcome, Outcome::Deny { .. });
+    let enforced = |charge: &Charge<'_>| !charge.shadow && !charge.limit.quota;
+    let mut refused = resolved
+        .charges
+        .iter()
+        .enumerate()
+        .any(|(i, charge)| enforced(charge) && denies(i));
+    // A quota descriptor is over when one of its quota limits is; only all of them together refuse.
+    let over_quota = |i: u16| {
+        let charge = &resolved.charges[usize::from(i)];
+        charge.limit.quota && !charge.shadow && denies(usize::from(i))
+    };
+    let is_quota =
+        |i: u16| resolved.charges[usize::from(i)].limit.quota && !resolved.charges[usize::from(i)].shadow;
+    let mut quota = resolved
+        .met
+        .iter()
+        .filter(|met| met.charges.iter().copied().any(is_quota))
+        .peekable();
+    if quota.peek().is_some() {
+        refused |= quota.all(|met| met.charges.iter().copied().any(over_quota));
+    }
+    let mut decision = Decision {
+        refused,
+        ..Decision::default()
+    };
+    for (i, (charge, evaluation)) in resolved.charges.iter().zip(evaluations).enumerate() {
+        let spends = charge.spend.is_some_and(|cost| cost > 0);
+        let over = || {
+            let mut meeting = resolved
+                .met
+                .iter()
+                .filter(|met| met.charges.contains(&(i as u16)));
+            meeting.all(|met| met.charges.iter().copied().any(over_quota))
+        };
+        let charged = spends && (charge.limit.overdraft || (!refused && !denies(i) && !over()));
+        let slot = if charged {
+            evaluation.charged
+        } else {
+            evaluation.base
+        };
+        if let (Outcome::Wait(wait), true, false) = (evaluation.outcome, charged && !refused, charge.shadow) {
+            decision.wait = decision.wait.max(wait);
+        }
+        let terms = charge.terms();
+        decision.verdicts.push(Verdict {
+            outcome: evaluation.outcome,
+            view: terms.view(slot.main, now),
+            capacity: terms.capacity(),
+            charged,
+            clamped: evaluation.clamped,
+        });
+    }
+    decision
+}
+
+impl Terms<'_> {
+    /// When a budget's slot may be forgotten: when state and lane are both initial.
+    pub fn slot_forgotten_at(&self, slot: Slot, now: Timestamp) -> Timestamp {
+        let main = self.forgotten_at(slot.main, now);
+        match self.lane() {
+            Some(lane) if slot.lane != State::default() => main.max(lane.forgotten_at(slot.lane, now)),
+            _ => main,
+        }
+    }
+}
+
+impl Decision {
+    /// Of these charges, the enforced one that describes them best: the refusing one with the longest
+    /// wait, else the tightest: least remaining share, then the smaller capacity, then the first.
+    pub fn spokesman(&self, resolved: &Resolved<'_>, charges: impl Iterator<Item = u16>) -> Option<u16> {
+        let visible = charges.filter(|&i| !resolved.charges[usize::from(i)].shadow);
+        visible.reduce(|best, other| {
+            if self.speaks_before(other, best) {
+                other
+            } else {
+                best
+            }
+        })
+    }
+
+    /// The charge that fills headers and body: among all that refuse the request, or else among all.
+    pub fn headline(&self, resolved: &Resolved<'_>) -> Option<u16> {
+        let all = 0..resolved.charges.len() as u16;
+        if self.refused {
+            // A quota limit that is over does not refuse beside an enforced one that does.
+            let enforced = |i: &u16| self.denies(*i) && !resolved.charges[usize::from(*i)].limit.quota;
+            if let Some(found) = self.spokesman(resolved, all.clone().filter(enforced)) {
+                return Some(found);
+            }
+        }
+        let relevant = |i: &u16| self.refused || !self.denies(*i);
+        self.spokesman(resolved, all.clone().filter(relevant))
+            .or_else(|| self.spokesman(resolved, all))
+    }
+
+    /// Whether that charge's budget refused.
+    pub fn denies(&self, charge: u16) -> bool {
+        matches!(self.verdicts[usize::from(charge)].outcome, Outcome::Deny { .. })
+    }
+
+    fn speaks_before(&self, a: u16, b: u16) -> bool {
+        let rank = |i: u16| match self.verdicts[usize::from(i)].outcome {
+            Outcome::Deny { retry_after } => (true, retry_after.unwrap_or(Micros(u64::MAX))),
+            _ => (false, Micros::ZERO),
+        };
+        if rank(a) != rank(b) {
+            return rank(a) > rank(b);
+        }
+        let (a, b) = (&self.verdicts[usize::from(a)], &self.verdicts[usize::from(b)]);
+        // r/c < r'/c' without dividing; an empty capacity has no share left.
+        let left = u128::from(a.view.remaining) * u128::from(b.capacity.max(1));
+        let right = u128::from(b.view.remaining) * u128::from(a.capacity.max(1));
+        (left, a.capacity) < (right, b.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+//! What tells one budget from another, and which budgets belong together.
+//!
+//! A budget is identified by its domain, the entries that led to it and the limit's own identity; the
+//! *partition* is the caller: all its budgets are decided under one lock, or in one slot.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::hash::Hasher as _;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use smallvec::SmallVec;
+
+use super::limit::{Algorithm, Period};
+
+/// The values of the entries that led to a limit, in order; a shared pattern stands for its values.
+pub type Values<'a> = SmallVec<[Cow<'a, str>; 4]>;
+
+/// The part of a budget's identity that the policy decides. Changing period, algorithm, name or time
+/// zone of a limit changes it, and so starts a fresh budget; changing numbers does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    domain: Box<str>,
+    keys: Box<[Box<str>]>,
+    limit: Box<str>,
+    digest: u128,
+}
+
+impl Identity {
+    /// The identity of a limit found under these descriptor keys. `name` is `None` for a limit without
+    /// one, whose period then tells it from its siblings.
+    pub fn new(
+        domain: &str,
+        keys: &[&str],
+        name: Option<&str>,
+        algorithm: &Algorithm,
+        period: &Period,
+    ) -> Self {
+        let zone = match algorithm {
+            Algorithm::FixedWindow(super::time::Windows::Calendar { zone, .. }) => zone.iana_name(),
+            _ => None,
+        };
+        let mut limit = String::new();
+        if let Some(name) = name {
+            escape(&mut limit, name);
+            limit.push('/');
+        }
+        let _ = write!(limit, "{}/", algorithm.name());
+        escape(&mut limit, &period.text);
+        if let Some(zone) = zone {
+            limit.push('/');
+            escape(&mut limit, zone);
+        }
+        // Only the policy's author chooses what is hashed here, so a fixed key will do.
+        let mut hasher = SipHasher13::new();
+        for part in [domain].iter().chain(keys).chain(&[limit.as_str()]) {
+            hasher.write_u64(part.len() as u64);
+            hasher.write(part.as_bytes());
+        }
+        Self {
+            domain: domain.into(),
+            keys: keys.iter().map(|&key| key.into()).collect(),
+            limit: limit.into(),
+            digest: hasher.finish128().as_u128(),
+        }
+    }
+
+    /// A 128-bit digest of the identity, for stores that do not keep text.
+    pub fn digest(&self) -> u128 {
+        self.digest
+    }
+
+    /// The descriptor keys that lead to the limit.
+    pub fn keys(&self) -> &[Box<str>] {
+        &self.keys
+    }
+}
+
+/// One budget of one request.
+#[derive(Clone, Copy, Debug)]
+pub struct BudgetKey<'a> {
+    /// The limit's part.
+    pub identity: &'a Identity,
+    /// The caller's part: one value for each of the identity's keys.
+    pub values: &'a [Cow<'a, str>],
+    /// The position of the entry that names the caller: the first one matched by wildcard or by key
+    /// alone. `None` where the whole path is literal: the rule is its own partition.
+    pub caller: Option<usize>,
+}
+
+impl BudgetKey<'_> {
+    /// Feeds what identifies the budget to a hasher, injectively.
+    pub fn hash(&self, hasher: &mut SipHasher13) {
+        hasher.write_u128(self.identity.digest);
+        for value in self.values {
+            hasher.write_u64(value.len() as u64);
+            hasher.write(value.as_bytes());
+        }
+    }
+
+    /// Feeds what identifies the caller to a hasher: the same for all budgets of one caller.
+    pub fn hash_partition(&self, hasher: &mut SipHasher13) {
+        match self
+            .caller
+            .and_then(|i| Some((self.identity.keys.get(i)?, self.values.get(i)?)))
+        {
+            Some((key, value)) => {
+                for part in [&self.identity.domain, key].map(|part| part.as_bytes()) {
+                    hasher.write_u64(part.len() as u64);
+                    hasher.write(part);
+                }
+                hasher.write(value.as_bytes());
+            }
+            None => hasher.write_u128(self.identity.digest),
+        }
+    }
+
+    /// The budget as a person reads it: `{api|tenant=acme}|tenant=acme|contract/fixed_window/month`.
+    /// Bytes that could be mistaken for structure are percent-encoded.
+    pub fn text(&self) -> String {
+        let mut out = String::from("{");
+        escape(&mut out, &self.identity.domain);
+        let steps = || self.identity.keys.iter().zip(self.values);
+        let step = |out: &mut String, (key, value): (&Box<str>, &Cow<'_, str>)| {
+            escape(out, key);
+            out.push('=');
+            escape(out, value);
+        };
+        if let Some(caller) = self.caller.and_then(|i| steps().nth(i)) {
+            out.push('|');
+            step(&mut out, caller);
+            out.push('}');
+        } else {
+            out.push('}');
+        }
+        out.push('|');
+        for (i, entry) in steps().enumerate() {
+            if i > 0 {
+                out.push(',');
+            }
+            step(&mut out, entry);
+        }
+        out.push('|');
+        out.push_str(&self.identity.limit);
+        out
+    }
+}
+
+/// Appends `text` with everything but unreserved characters, `/`, `:`, `@`, `+` and `*` percent-encoded.
+fn escape(out: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            b'/' | b':' | b'@' | b'+' | b'*' => out.push(char::from(byte)),
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Unit;
+
+    fn text(domain: &str, entries: &[(&str, &str)], name: Option<&str>) -> String {
+        let keys: Vec<&str> = entries.iter().map(|(key, _)| *key).collect();
+        let values: Values<'_> = entries.iter().map(|(_, value)| Cow::Borrowed(*value)).collect();
+        let identity = Identity::new(
+            domain,
+            &keys,
+            name,
+            &Algorithm::TokenBucket,
+            &Unit::Minute.period(),
+        );
+        BudgetKey {
+            identity: &identity,
+            values: &values,
+            caller: Some(0),
+        }
+        .text()
+    }
+
+    #[test]
+    fn ordinary_values_are_readable() {
+        assert_eq!(
+            text(
+                "api",
+                &[("tenant", "acme"), ("route", "/v1/search")],
+                Some("search")
+            ),
+            "{api|tenant=acme}|tenant=acme,route=/v1/search|search/token_bucket/minute"
+        );
+    }
+
+    #[test]
+    fn hostile_values_stay_apart() {
+        let cases: [&[(&str, &str)]; 8] = [
+            &[("a", "b"), ("c", "d")],
+            &[("a", "b,c=d")],
+            &[("a=b,c", "d")],
+            &[("a", "b|c")],
+            &[("a", "b}{c")],
+            &[("a", "b%2Cc=d")],
+            &[("a", "b\0")],
+            &[("a", "")],
+        ];
+        let mut seen: Vec<String> = cases.iter().map(|entries| text("x", entries, None)).collect();
+        seen.push(text("x|a=b}", &[("a", "b")], None));
+        seen.push(text("x", &[("a", "b")], Some("token_bucket/minute")));
+        let all = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), all);
+        assert!(
+            seen.iter()
+                .all(|key| key.matches('{').count() == 1 && key.matches('}').count() == 1)
+        );
+    }
+}
