@@ -1,0 +1,3 @@
+//! The gRPC side: what Envoy sends and receives.
+
+pub mod proto;
