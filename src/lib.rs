@@ -6,7 +6,10 @@
 //! - [`clock`]: the time.
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
+//! - [`grpc`]: the service that Envoy calls.
 
 pub mod clock;
 pub mod engine;
 pub mod grpc;
+pub mod limiter;
+pub mod store;

@@ -1,0 +1,164 @@
+//! The async shell around a decision: take the policy in force, resolve, ask the store, hold the answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use crate::clock::Clock;
+use crate::engine::decision::Decision;
+use crate::engine::descriptor::Request;
+use crate::engine::policy::{Domain, Policy};
+use crate::engine::resolve::{Resolved, resolve};
+use crate::engine::time::Micros;
+use crate::store::{Store, StoreError};
+
+/// How long before the caller's own deadline a held answer must be out.
+const DEADLINE_MARGIN: Micros = Micros::from_millis(5);
+
+/// How many answers may be held at once; beyond it nothing waits.
+pub const MAX_HELD: usize = 10_000;
+
+/// Decides requests.
+pub struct Limiter<S, C> {
+    store: S,
+    clock: C,
+    policy: Arc<ArcSwap<Policy>>,
+    shadow: bool,
+    held: AtomicUsize,
+}
+
+/// A request with everything that was found out about it.
+pub struct Decided<'r> {
+    /// The domain's rules, if it has any.
+    pub domain: Option<&'r Domain>,
+    /// What the request meets.
+    pub resolved: Resolved<'r>,
+    /// How it was decided.
+    pub decision: Decision,
+}
+
+/// Why a request was not decided.
+#[derive(Debug, thiserror::Error)]
+pub enum LimiterError {
+    /// The request names no domain.
+    #[error("the request has no domain")]
+    NoDomain,
+    /// The request has no descriptors.
+    #[error("the request for domain {0:?} has no descriptors")]
+    NoDescriptors(String),
+    /// No policy has been in force yet.
+    #[error("no policy is in force")]
+    NoPolicy,
+    /// The store gave no answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// A limiter over a store. `shadow` puts every limit in shadow mode.
+    pub fn new(store: S, clock: C, policy: Arc<ArcSwap<Policy>>, shadow: bool) -> Self {
+        Self {
+            store,
+            clock,
+            policy,
+            shadow,
+            held: AtomicUsize::new(0),
+        }
+    }
+
+    /// The policy in force: one request holds one from start to end.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Decides a request under a policy, within `deadline` from now if there is one, and returns when
+    /// the answer is due: at once, or after the wait that a limit's `max_wait` allows. If the future is
+    /// dropped while it waits, what was charged is given back.
+    ///
+    /// # Errors
+    /// When the request is malformed, no policy is in force, or the store gave no answer.
+    pub async fn decide<'r>(
+        &self,
+        policy: &'r Policy,
+        request: &Request<'r>,
+        deadline: Option<Duration>,
+    ) -> Result<Decided<'r>, LimiterError> {
+        if request.domain.is_empty() {
+            return Err(LimiterError::NoDomain);
+        }
+        if request.descriptors.is_empty() {
+            // What a caller may choose is quoted and cut: it goes to a log.
+            return Err(LimiterError::NoDescriptors(
+                request.domain.chars().take(64).collect(),
+            ));
+        }
+        if policy.version == 0 {
+            return Err(LimiterError::NoPolicy);
+        }
+        let domain = policy.domains.get(request.domain).map(|domain| &**domain);
+        let resolved = resolve(domain, request, self.shadow, self.clock.now());
+        if resolved.charges.is_empty() {
+            return Ok(Decided {
+                domain,
+                resolved,
+                decision: Decision::default(),
+            });
+        }
+        let patience = match deadline {
+            _ if self.held.load(Ordering::Relaxed) >= MAX_HELD => Micros::ZERO,
+            Some(deadline) => Micros::from(deadline).saturating_sub(DEADLINE_MARGIN),
+            None => Micros(u64::MAX),
+        };
+        let decision = self.store.decide(&resolved, patience).await?;
+        let wait = decision.wait;
+        let decided = Decided {
+            domain,
+            resolved,
+            decision,
+        };
+        if wait == Micros::ZERO {
+            return Ok(decided);
+        }
+        let held = Held::new(self, decided);
+        tokio::time::sleep(wait.into()).await;
+        Ok(held.release())
+    }
+}
+
+/// An answer being held. Dropped before its time, it gives back what was charged.
+struct Held<'h, 'r, S: Store, C> {
+    limiter: &'h Limiter<S, C>,
+    answer: Option<Decided<'r>>,
+}
+
+impl<'h, 'r, S: Store, C> Held<'h, 'r, S, C> {
+    fn new(limiter: &'h Limiter<S, C>, answer: Decided<'r>) -> Self {
+        limiter.held.fetch_add(1, Ordering::Relaxed);
+        Self {
+            limiter,
+            answer: Some(answer),
+        }
+    }
+
+    fn release(mut self) -> Decided<'r> {
+        self.answer
+            .take()
+            .expect("the answer is there until it is released")
+    }
+}
+
+impl<S: Store, C> Drop for Held<'_, '_, S, C> {
+    fn drop(&mut self) {
+        self.limiter.held.fetch_sub(1, Ordering::Relaxed);
+        if let Some(answer) = &self.answer {
+            self.limiter.store.give_back(&answer.resolved, &answer.decision);
+        }
+    }
+}
