@@ -1,3 +1,6 @@
 //! The gRPC side: what Envoy sends and receives.
 
+pub mod convert;
 pub mod proto;
+pub mod rate_limit;
+pub mod server;

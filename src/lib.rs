@@ -6,8 +6,10 @@
 //! - [`clock`]: the time.
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
+//! - [`answer`]: what Envoy is told of it; pure.
 //! - [`grpc`]: the service that Envoy calls.
 
+pub mod answer;
 pub mod clock;
 pub mod engine;
 pub mod grpc;

@@ -1,0 +1,122 @@
+//! `envoy.service.ratelimit.v3.RateLimitService`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Request, Response, Status};
+
+use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::answer::answer;
+use crate::clock::Clock;
+use crate::limiter::{Limiter, LimiterError};
+use crate::store::Store;
+
+/// Answers Envoy.
+pub struct RateLimits<S, C> {
+    limiter: Arc<Limiter<S, C>>,
+}
+
+impl<S, C> Clone for RateLimits<S, C> {
+    fn clone(&self) -> Self {
+        Self {
+            limiter: Arc::clone(&self.limiter),
+        }
+    }
+}
+
+impl<S: Store, C: Clock> RateLimits<S, C> {
+    /// The service over a limiter.
+    pub fn new(limiter: Arc<Limiter<S, C>>) -> Self {
+        Self { limiter }
+    }
+
+    /// Decides one request, within `deadline` from now if there is one.
+    ///
+    /// # Errors
+    /// A gRPC error when there is no answer: Envoy takes a default message for permission.
+    pub async fn decide(
+        &self,
+        message: &RateLimitRequest,
+        deadline: Option<Duration>,
+    ) -> Result<RateLimitResponse, Status> {
+        let policy = self.limiter.policy();
+        let request = message.into();
+        let decided = self
+            .limiter
+            .decide(&policy, &request, deadline)
+            .await
+            .map_err(|e| status(&e))?;
+        let spread = 0.1 + 0.1 * fastrand::f64();
+        Ok(answer(decided.domain, &decided.resolved, &decided.decision, spread).into())
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store, C: Clock> RateLimitService for RateLimits<S, C> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let deadline = deadline(request.metadata());
+        self.decide(request.get_ref(), deadline).await.map(Response::new)
+    }
+}
+
+/// The one place where a failure becomes a wire status. Envoy treats all codes alike (it fails open or
+/// closed by its own setting); they differ for the people who read its logs.
+fn status(error: &LimiterError) -> Status {
+    let code = match error {
+        // The caller's configuration is wrong; sending it again does not help.
+        LimiterError::NoDomain | LimiterError::NoDescriptors(_) => Code::InvalidArgument,
+        // Passing states of this replica: another one, or a later call, may answer.
+        LimiterError::NoPolicy | LimiterError::Store(_) => Code::Unavailable,
+    };
+    Status::new(code, error.to_string())
+}
+
+/// The caller's `grpc-timeout`: at most eight digits and a unit.
+fn deadline(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let n: u32 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(u64::from(n) * 3_600),
+        "M" => Duration::from_secs(u64::from(n) * 60),
+        "S" => Duration::from_secs(n.into()),
+        "m" => Duration::from_millis(n.into()),
+        "u" => Duration::from_micros(n.into()),
+        "n" => Duration::from_nanos(n.into()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_callers_timeout_is_read_in_every_unit() {
+        for (text, wanted) in [
+            ("20m", Some(Duration::from_millis(20))),
+            ("1H", Some(Duration::from_secs(3_600))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("3S", Some(Duration::from_secs(3))),
+            ("4u", Some(Duration::from_micros(4))),
+            ("5n", Some(Duration::from_nanos(5))),
+            ("99999999S", Some(Duration::from_secs(99_999_999))),
+            ("123456789m", None),
+            ("m", None),
+            ("", None),
+            ("20", None),
+            ("-1m", None),
+            ("20x", None),
+        ] {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", text.parse().unwrap());
+            assert_eq!(deadline(&metadata), wanted, "{text}");
+        }
+        assert_eq!(deadline(&MetadataMap::new()), None);
+    }
+}
