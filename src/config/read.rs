@@ -1,0 +1,511 @@
+//! Node tree to raw policy: every key in its place, every scalar of its kind.
+//!
+//! Reading never stops at a fault: what cannot be read is noted and left out. A misspelt key whose
+//! meaning is certain is read as if it were right, so that the faults beneath it show as well.
+
+mod limit;
+mod value;
+
+use super::fault::{Fault, Faults, Span, quoted};
+use super::keys::{self, Place};
+use super::raw::{
+    At, Body, Expected, HeaderStyle, RawAddress, RawCapacity, RawCosts, RawDescriptor, RawOverride,
+    RawPolicy, RawResponse,
+};
+use super::yaml::{Document, Kind, Node};
+
+/// Reads one document.
+pub(super) fn policy(document: &Document, faults: &mut Faults<'_>) -> RawPolicy {
+    let before = faults.errors();
+    let mut reader = Reader {
+        faults,
+        uses_new_keys: false,
+    };
+    let mut policy = reader.root(&document.root);
+    policy.uses_new_keys = reader.uses_new_keys;
+    policy.broken = document.broken || faults.errors() > before;
+    policy
+}
+
+struct Reader<'f, 't> {
+    faults: &'f mut Faults<'t>,
+    uses_new_keys: bool,
+}
+
+/// A key that may stand where it stands, and its value.
+struct Field<'n> {
+    name: &'static str,
+    key: Span,
+    value: &'n Node,
+}
+
+impl Reader<'_, '_> {
+    fn root(&mut self, node: &Node) -> RawPolicy {
+        let mut policy = RawPolicy {
+            span: node.span,
+            ..RawPolicy::default()
+        };
+        if self.is_manifest(node) {
+            return policy;
+        }
+        if !matches!(node.kind, Kind::Map(_) | Kind::Bad) {
+            self.error(node.span, "a policy file is a map that starts with `domain:`")
+                .help("a file that is no policy does not belong in the policy directory");
+            return policy;
+        }
+        let mut domain = None;
+        for field in self.fields(node, Place::Root) {
+            match field.name {
+                "domain" => {
+                    domain = Some(field.key);
+                    policy.domain = self.name(&field);
+                }
+                "descriptors" => policy.descriptors = self.descriptors(&field),
+                "capacity" => policy.capacity = self.capacity(&field),
+                "expected" => policy.expected = self.expected(&field),
+                "costs" => policy.costs = self.costs(&field),
+                "defaults" => policy.defaults = self.limit(field.value, Place::Defaults),
+                "response" => policy.response = self.response(&field),
+                "overrides" => policy.overrides = self.overrides(&field),
+                // `name` is what Envoy Gateway's resources have; `metadata` may hold anchors.
+                _ => {}
+            }
+        }
+        if policy.domain.is_none() && !matches!(node.kind, Kind::Bad) {
+            let (span, message) = match domain {
+                Some(key) => (key, "`domain` is empty"),
+                None => (node.span, "the file has no `domain`"),
+            };
+            self.error(span, message)
+                .help("write the `domain` of Envoy's rate limit filter, as in `domain: api`");
+        }
+        policy
+    }
+
+    /// Kubernetes manifests around the policy are a frequent mistake with its own answer.
+    fn is_manifest(&mut self, node: &Node) -> bool {
+        let Kind::Map(pairs) = &node.kind else {
+            return false;
+        };
+        let text = |name: &str| {
+            pairs
+                .iter()
+                .find_map(|(key, value)| match (&key.kind, &value.kind) {
+                    (Kind::Scalar { text: key, .. }, Kind::Scalar { text, .. }) if key == name => {
+                        Some(text.clone())
+                    }
+                    _ => None,
+                })
+        };
+        let (Some(_), Some(kind)) = (text("apiVersion"), text("kind")) else {
+            return false;
+        };
+        self.error(
+            node.span,
+            format!(
+                "this is a Kubernetes manifest ({}), not a policy file",
+                quoted(&kind)
+            ),
+        )
+        .help(if kind == "ConfigMap" {
+            "the policy is the text under `data:`; take it out, from `domain:` on"
+        } else {
+            "a policy file starts with `domain:`"
+        });
+        true
+    }
+
+    fn descriptors(&mut self, field: &Field<'_>) -> Vec<RawDescriptor> {
+        self.items(field)
+            .iter()
+            .filter_map(|item| self.descriptor(item))
+            .collect()
+    }
+
+    fn descriptor(&mut self, node: &Node) -> Option<RawDescriptor> {
+        if !matches!(node.kind, Kind::Map(_)) {
+            self.not_a_map(node, "an item of `descriptors`", "write `- key: …`");
+            return None;
+        }
+        let mut descriptor = RawDescriptor {
+            span: node.span,
+            ..RawDescriptor::default()
+        };
+        let mut key = None;
+        for field in self.fields(node, Place::Descriptor) {
+            match field.name {
+                "key" => {
+                    key = Some(field.key);
+                    descriptor.key = self.name(&field);
+                }
+                "value" => descriptor.value = self.descriptor_value(&field),
+                "rate_limit" | "rate_limits" => self.limits(&field, &mut descriptor),
+                "descriptors" => descriptor.descriptors = self.descriptors(&field),
+                "address" => descriptor.address = self.address(&field),
+                "normalize" => {
+                    descriptor.normalize = self.choice(&field, &[("path", super::raw::Normalize::Path)]);
+                }
+                _ => self.flag(&field, &mut descriptor.flags),
+            }
+        }
+        if descriptor.key.is_none() && !matches!(node.kind, Kind::Bad) {
+            let (span, message) = match key {
+                Some(key) => (key, "`key` is empty"),
+                None => (node.span, "this descriptor has no `key`"),
+            };
+            self.error(span, message)
+                .help("write the key that Envoy sends, as in `key: remote_address`");
+        }
+        Some(descriptor)
+    }
+
+    fn descriptor_value(&mut self, field: &Field<'_>) -> Option<At<String>> {
+        match &field.value.kind {
+            Kind::Null => {
+                let span = if field.value.span.end_column > field.value.span.column {
+                    field.value.span
+                } else {
+                    field.key
+                };
+                self.faults
+                    .warning(span, "no value: this descriptor is met by any value of its key")
+                    .help("drop `value` to mean that; to mean the word itself, quote it");
+                None
+            }
+            Kind::Seq(_) => {
+                self.error(field.value.span, "`value` is one text, not a list")
+                    .help("write one descriptor for each value, or one with `*` in it");
+                None
+            }
+            _ => self.name(field),
+        }
+    }
+
+    fn capacity(&mut self, field: &Field<'_>) -> Option<RawCapacity> {
+        self.map(field)?;
+        let (unit, period, requests_per_unit) = (None, None, None);
+        let mut capacity = RawCapacity {
+            span: field.value.span,
+            unit,
+            period,
+            requests_per_unit,
+        };
+        for field in self.fields(field.value, Place::Capacity) {
+            match field.name {
+                "unit" => capacity.unit = self.unit(&field),
+                "period" => capacity.period = self.duration(&field),
+                _ => capacity.requests_per_unit = self.integer(&field),
+            }
+        }
+        Some(capacity)
+    }
+
+    fn expected(&mut self, field: &Field<'_>) -> Vec<(At<String>, Expected)> {
+        let entries = self.entries(field);
+        entries
+            .into_iter()
+            .filter_map(|(limit, value)| {
+                let field = Field {
+                    name: "expected",
+                    key: limit.span,
+                    value,
+                };
+                if !matches!(value.kind, Kind::Map(_)) {
+                    return Some((limit, Expected::Callers(self.integer(&field)?)));
+                }
+                let plans = self.entries(&field);
+                Some((limit, Expected::ByPlan(self.integers(plans))))
+            })
+            .collect()
+    }
+
+    fn costs(&mut self, field: &Field<'_>) -> Option<RawCosts> {
+        self.map(field)?;
+        let mut costs = RawCosts {
+            span: field.value.span,
+            entry: None,
+            default: None,
+            values: Vec::new(),
+        };
+        for field in self.fields(field.value, Place::Costs) {
+            match field.name {
+                "entry" => costs.entry = self.text(&field),
+                "default" => costs.default = self.integer(&field),
+                _ => {
+                    let values = self.entries(&field);
+                    costs.values = self.integers(values);
+                }
+            }
+        }
+        if costs.entry.is_none() && !matches!(field.value.kind, Kind::Bad) {
+            self.error(field.key, "`costs` has no `entry`")
+                .help("write the descriptor key whose value decides the cost, as in `entry: route`");
+        }
+        Some(costs)
+    }
+
+    fn response(&mut self, field: &Field<'_>) -> Option<RawResponse> {
+        self.map(field)?;
+        let (headers, body, message, documentation_url) = (None, None, None, None);
+        let mut response = RawResponse {
+            span: field.value.span,
+            headers,
+            body,
+            message,
+            documentation_url,
+        };
+        for field in self.fields(field.value, Place::Response) {
+            match field.name {
+                "headers" => response.headers = Some(self.headers(&field)),
+                "body" => {
+                    let words = [
+                        ("json", Body::Json),
+                        ("problem", Body::Problem),
+                        ("none", Body::None),
+                    ];
+                    response.body = self.choice(&field, &words);
+                }
+                "message" => response.message = self.text(&field),
+                _ => response.documentation_url = self.text(&field),
+            }
+        }
+        Some(response)
+    }
+
+    fn headers(&mut self, field: &Field<'_>) -> Vec<At<HeaderStyle>> {
+        let words = [
+            ("draft-03", HeaderStyle::Draft03),
+            ("draft-11", HeaderStyle::Draft11),
+            ("x-ratelimit", HeaderStyle::XRateLimit),
+            ("none", HeaderStyle::None),
+        ];
+        let items = self.items(field);
+        items
+            .iter()
+            .filter_map(|value| {
+                self.choice(
+                    &Field {
+                        name: "headers",
+                        key: field.key,
+                        value,
+                    },
+                    &words,
+                )
+            })
+            .collect()
+    }
+
+    fn overrides(&mut self, field: &Field<'_>) -> Vec<RawOverride> {
+        self.items(field)
+            .iter()
+            .filter_map(|item| self.one_override(item))
+            .collect()
+    }
+
+    fn one_override(&mut self, node: &Node) -> Option<RawOverride> {
+        if !matches!(node.kind, Kind::Map(_)) {
+            self.not_a_map(node, "an item of `overrides`", "write `- match: {…}`");
+            return None;
+        }
+        let mut rule = RawOverride {
+            span: node.span,
+            matches: Vec::new(),
+            limit: None,
+            multiply: None,
+            requests_per_unit: None,
+            burst: None,
+            unlimited: None,
+            expires_at: None,
+            author: None,
+            reason: None,
+        };
+        let mut matched = false;
+        for field in self.fields(node, Place::Override) {
+            match field.name {
+                "match" => {
+                    matched = !matches!(field.value.kind, Kind::Null);
+                    rule.matches = self.matches(&field);
+                }
+                "limit" => rule.limit = self.text(&field),
+                "multiply" => rule.multiply = self.factor(&field),
+                "requests_per_unit" => rule.requests_per_unit = self.integer(&field),
+                "burst" => rule.burst = self.integer(&field),
+                "unlimited" => rule.unlimited = self.boolean(&field),
+                "expires_at" => rule.expires_at = self.timestamp(&field),
+                "author" => rule.author = self.text(&field),
+                _ => rule.reason = self.text(&field),
+            }
+        }
+        if !matched {
+            self.error(node.span, "this override has no `match`")
+                .help("name the entries of the budget it is for, as in `match: {tenant: acme}`");
+        }
+        Some(rule)
+    }
+
+    fn matches(&mut self, field: &Field<'_>) -> Vec<(At<String>, At<String>)> {
+        let entries = self.entries(field);
+        if entries.is_empty() && matches!(field.value.kind, Kind::Map(_)) {
+            self.error(field.key, "`match` names no entry")
+                .help("an override for everybody is a changed limit");
+        }
+        entries
+            .into_iter()
+            .filter_map(|(key, value)| {
+                let value = self.text(&Field {
+                    name: "match",
+                    key: key.span,
+                    value,
+                })?;
+                Some((key, value))
+            })
+            .collect()
+    }
+
+    fn address(&mut self, field: &Field<'_>) -> Option<RawAddress> {
+        self.map(field)?;
+        let (ipv4_prefix, ipv6_prefix, trusted_hops) = (None, None, None);
+        let mut address = RawAddress {
+            span: field.value.span,
+            ipv4_prefix,
+            ipv6_prefix,
+            trusted_hops,
+        };
+        for field in self.fields(field.value, Place::Address) {
+            let number = self.integer(&field);
+            match field.name {
+                "ipv4_prefix" => address.ipv4_prefix = self.at_most(number, 32, &field),
+                "ipv6_prefix" => address.ipv6_prefix = self.at_most(number, 128, &field),
+                _ => address.trusted_hops = self.at_most(number, 255, &field),
+            }
+        }
+        Some(address)
+    }
+
+    // === Maps, lists ===
+
+    /// The fields of a map whose keys may stand there; the others are noted.
+    fn fields<'n>(&mut self, node: &'n Node, place: Place) -> Vec<Field<'n>> {
+        let Kind::Map(pairs) = &node.kind else {
+            return Vec::new();
+        };
+        let mut fields = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs.iter() {
+            let Some(word) = self.key(key) else { continue };
+            let name = keys::known(&word, place).or_else(|| {
+                let unknown = keys::unknown(&word, &quoted(&word), place);
+                self.faults.error(key.span, unknown.message).help(unknown.help);
+                unknown.meant
+            });
+            if let Some(name) = name {
+                self.uses_new_keys |= keys::is_new(name);
+                fields.push(Field {
+                    name,
+                    key: key.span,
+                    value,
+                });
+            }
+        }
+        fields
+    }
+
+    /// The pairs of a map whose keys are the user's own: plans, costs, matches.
+    fn entries<'n>(&mut self, field: &Field<'n>) -> Vec<(At<String>, &'n Node)> {
+        if self.map(field).is_none() {
+            return Vec::new();
+        }
+        let Kind::Map(pairs) = &field.value.kind else {
+            return Vec::new();
+        };
+        let pairs = pairs.iter();
+        pairs
+            .filter_map(|(key, value)| {
+                Some((
+                    At {
+                        value: self.key(key)?,
+                        span: key.span,
+                    },
+                    value,
+                ))
+            })
+            .collect()
+    }
+
+    fn integers(&mut self, entries: Vec<(At<String>, &Node)>) -> Vec<(At<String>, At<u32>)> {
+        entries
+            .into_iter()
+            .filter_map(|(name, value)| {
+                let number = self.integer(&Field {
+                    name: "",
+                    key: name.span,
+                    value,
+                })?;
+                Some((name, number))
+            })
+            .collect()
+    }
+
+    fn key(&mut self, key: &Node) -> Option<String> {
+        match &key.kind {
+            Kind::Scalar { text, .. } => Some(text.clone()),
+            Kind::Bad => None,
+            Kind::Null => Some("null".to_owned()),
+            Kind::Seq(_) | Kind::Map(_) => {
+                self.error(key.span, "a key is a word, not a list or map")
+                    .help("quote it if the text is meant");
+                None
+            }
+        }
+    }
+
+    /// Notes it if the value is there and no map.
+    fn map(&mut self, field: &Field<'_>) -> Option<()> {
+        match field.value.kind {
+            Kind::Map(_) => Some(()),
+            Kind::Null | Kind::Bad => None,
+            _ => {
+                let what = format!("`{}`", field.name);
+                self.not_a_map(field.value, &what, "write its keys below it, indented");
+                None
+            }
+        }
+    }
+
+    fn not_a_map(&mut self, node: &Node, what: &str, help: &str) {
+        match &node.kind {
+            Kind::Map(_) | Kind::Bad => {}
+            Kind::Seq(_) => self
+                .error(node.span, format!("{what} is a map, not a list"))
+                .help(help),
+            Kind::Null => self.error(node.span, format!("{what} is empty")).help(help),
+            Kind::Scalar { text, .. } => {
+                let message = format!("{what} is a map, not the text {}", quoted(text));
+                self.error(node.span, message).help(help);
+            }
+        }
+    }
+
+    /// The items of a list; nothing, `""` and `[]` are the empty list.
+    fn items<'n>(&mut self, field: &Field<'n>) -> &'n [Node] {
+        match &field.value.kind {
+            Kind::Seq(items) => items,
+            Kind::Null | Kind::Bad => &[],
+            Kind::Scalar { text, .. } if text.is_empty() => &[],
+            Kind::Map(_) => {
+                self.error(field.value.span, format!("`{}` is a list", field.name))
+                    .help("put `- ` before the first key of each item");
+                &[]
+            }
+            Kind::Scalar { .. } => {
+                let message = format!("`{}` is a list", field.name);
+                self.error(field.value.span, message)
+                    .help("write one item a line, each after `- `");
+                &[]
+            }
+        }
+    }
+
+    fn error(&mut self, span: Span, message: impl Into<String>) -> &mut Fault {
+        self.faults.error(span, message)
+    }
+}
