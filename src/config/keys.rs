@@ -37,96 +37,35 @@ pub(super) struct Unknown {
     pub(super) meant: Option<&'static str>,
 }
 
+#[rustfmt::skip]
 const ROOT: &[&str] = &[
-    "domain",
-    "name",
-    "descriptors",
-    "capacity",
-    "expected",
-    "costs",
-    "defaults",
-    "response",
-    "overrides",
+    "domain", "name", "descriptors", "capacity", "expected", "costs", "defaults", "response", "overrides",
     "metadata",
 ];
+#[rustfmt::skip]
 const DESCRIPTOR: &[&str] = &[
-    "key",
-    "value",
-    "rate_limit",
-    "rate_limits",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-    "address",
-    "normalize",
+    "key", "value", "rate_limit", "rate_limits", "descriptors", "shadow_mode", "quota_mode",
+    "detailed_metric", "value_to_metric", "share_threshold", "metadata", "address", "normalize",
 ];
+#[rustfmt::skip]
 const LIMIT: &[&str] = &[
-    "unit",
-    "period",
-    "requests_per_unit",
-    "name",
-    "unlimited",
-    "replaces",
-    "algorithm",
-    "burst",
-    "max_wait",
-    "counts",
-    "overdraft",
-    "excess",
-    "time_zone",
-    "plan_entry",
-    "plans",
-    "default_plan",
-    "attribute_to",
-    "shadow_mode",
-    "quota_mode",
-    "share_threshold",
-    "detailed_metric",
-    "value_to_metric",
+    "unit", "period", "requests_per_unit", "name", "unlimited", "replaces", "algorithm", "burst",
+    "max_wait", "counts", "overdraft", "excess", "time_zone", "plan_entry", "plans", "default_plan",
+    "attribute_to", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric", "value_to_metric",
     "metadata",
 ];
+#[rustfmt::skip]
 const DEFAULTS: &[&str] = &[
-    "algorithm",
-    "burst",
-    "max_wait",
-    "counts",
-    "overdraft",
-    "excess",
-    "time_zone",
-    "plan_entry",
-    "default_plan",
-    "attribute_to",
-    "unlimited",
-    "replaces",
-    "shadow_mode",
-    "quota_mode",
-    "share_threshold",
-    "detailed_metric",
-    "value_to_metric",
-    "metadata",
+    "algorithm", "burst", "max_wait", "counts", "overdraft", "excess", "time_zone", "plan_entry",
+    "default_plan", "attribute_to", "unlimited", "replaces", "shadow_mode", "quota_mode", "share_threshold",
+    "detailed_metric", "value_to_metric", "metadata",
 ];
 
 /// The keys that a policy file for the incumbent can have.
+#[rustfmt::skip]
 const INCUMBENT: &[&str] = &[
-    "domain",
-    "name",
-    "descriptors",
-    "key",
-    "value",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "replaces",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
+    "domain", "name", "descriptors", "key", "value", "rate_limit", "unit", "requests_per_unit", "unlimited",
+    "replaces", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold",
     "metadata",
 ];
 
@@ -140,65 +79,29 @@ const NOT_BUILT: &[(&str, &[Place])] = &[
 ];
 
 /// Fields of Envoy's own `rate_limits` actions and of its filter.
+#[rustfmt::skip]
 const ENVOY: &[&str] = &[
-    "actions",
-    "header_name",
-    "headers",
-    "descriptor_key",
-    "descriptor_value",
-    "entries",
-    "token_bucket",
-    "request_headers",
-    "header_value_match",
-    "generic_key",
-    "remote_address",
-    "masked_remote_address",
-    "destination_cluster",
-    "source_cluster",
-    "query_parameter_value_match",
-    "query_parameters",
-    "expect_match",
-    "skip_if_absent",
-    "default_value",
-    "disable_key",
-    "stage",
-    "hits_addend",
-    "rate_limit_service",
-    "failure_mode_deny",
-    "timeout",
-    "request_type",
+    "actions", "header_name", "headers", "descriptor_key", "descriptor_value", "entries", "token_bucket",
+    "request_headers", "header_value_match", "generic_key", "remote_address", "masked_remote_address",
+    "destination_cluster", "source_cluster", "query_parameter_value_match", "query_parameters",
+    "expect_match", "skip_if_absent", "default_value", "disable_key", "stage", "hits_addend",
+    "rate_limit_service", "failure_mode_deny", "timeout", "request_type",
 ];
 
 /// Keys of other products whose files look alike at first sight.
+#[rustfmt::skip]
 const FOREIGN: &[&str] = &[
-    "separator",
-    "bucket",
-    "namespace",
-    "max_value",
-    "seconds",
-    "conditions",
-    "variables",
-    "limits",
+    "separator", "bucket", "namespace", "max_value", "seconds", "conditions", "variables", "limits",
     "buckets",
 ];
 
 /// Words that people use for one of our keys.
+#[rustfmt::skip]
 const SYNONYMS: &[(&str, &str)] = &[
-    ("window", "period"),
-    ("interval", "period"),
-    ("duration", "period"),
-    ("requests", "requests_per_unit"),
-    ("rate", "requests_per_unit"),
-    ("max_requests", "requests_per_unit"),
-    ("limit", "rate_limit"),
-    ("plan", "plan_entry"),
-    ("timezone", "time_zone"),
-    ("tz", "time_zone"),
-    ("shadow", "shadow_mode"),
-    ("expires", "expires_at"),
-    ("cost", "costs"),
-    ("weights", "values"),
-    ("addend", "counts"),
+    ("window", "period"), ("interval", "period"), ("duration", "period"), ("requests", "requests_per_unit"),
+    ("rate", "requests_per_unit"), ("max_requests", "requests_per_unit"), ("limit", "rate_limit"),
+    ("plan", "plan_entry"), ("timezone", "time_zone"), ("tz", "time_zone"), ("shadow", "shadow_mode"),
+    ("expires", "expires_at"), ("cost", "costs"), ("weights", "values"), ("addend", "counts"),
 ];
 
 impl Place {

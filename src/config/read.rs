@@ -4,14 +4,12 @@
 //! meaning is certain is read as if it were right, so that the faults beneath it show as well.
 
 mod limit;
+mod section;
 mod value;
 
 use super::fault::{Fault, Faults, Span, quoted};
 use super::keys::{self, Place};
-use super::raw::{
-    At, Body, Expected, HeaderStyle, RawAddress, RawCapacity, RawCosts, RawDescriptor, RawOverride,
-    RawPolicy, RawResponse,
-};
+use super::raw::{At, RawDescriptor, RawPolicy};
 use super::yaml::{Document, Kind, Node};
 
 /// Reads one document.
@@ -57,7 +55,7 @@ impl Reader<'_, '_> {
         for field in self.fields(node, Place::Root) {
             match field.name {
                 "domain" => {
-                    domain = Some(field.key);
+                    domain = Some((field.key, self.is_empty(field.value)));
                     policy.domain = self.name(&field);
                 }
                 "descriptors" => policy.descriptors = self.descriptors(&field),
@@ -71,11 +69,12 @@ impl Reader<'_, '_> {
                 _ => {}
             }
         }
-        if policy.domain.is_none() && !matches!(node.kind, Kind::Bad) {
-            let (span, message) = match domain {
-                Some(key) => (key, "`domain` is empty"),
-                None => (node.span, "the file has no `domain`"),
-            };
+        let fault = match domain {
+            Some((key, true)) => Some((key, "`domain` is empty")),
+            None if !matches!(node.kind, Kind::Bad) => Some((node.span, "the file has no `domain`")),
+            _ => None,
+        };
+        if let Some((span, message)) = fault {
             self.error(span, message)
                 .help("write the `domain` of Envoy's rate limit filter, as in `domain: api`");
         }
@@ -135,7 +134,7 @@ impl Reader<'_, '_> {
         for field in self.fields(node, Place::Descriptor) {
             match field.name {
                 "key" => {
-                    key = Some(field.key);
+                    key = Some((field.key, self.is_empty(field.value)));
                     descriptor.key = self.name(&field);
                 }
                 "value" => descriptor.value = self.descriptor_value(&field),
@@ -148,11 +147,12 @@ impl Reader<'_, '_> {
                 _ => self.flag(&field, &mut descriptor.flags),
             }
         }
-        if descriptor.key.is_none() && !matches!(node.kind, Kind::Bad) {
-            let (span, message) = match key {
-                Some(key) => (key, "`key` is empty"),
-                None => (node.span, "this descriptor has no `key`"),
-            };
+        let fault = match key {
+            Some((key, true)) => Some((key, "`key` is empty")),
+            None => Some((node.span, "this descriptor has no `key`")),
+            _ => None,
+        };
+        if let Some((span, message)) = fault {
             self.error(span, message)
                 .help("write the key that Envoy sends, as in `key: remote_address`");
         }
@@ -179,207 +179,6 @@ impl Reader<'_, '_> {
             }
             _ => self.name(field),
         }
-    }
-
-    fn capacity(&mut self, field: &Field<'_>) -> Option<RawCapacity> {
-        self.map(field)?;
-        let (unit, period, requests_per_unit) = (None, None, None);
-        let mut capacity = RawCapacity {
-            span: field.value.span,
-            unit,
-            period,
-            requests_per_unit,
-        };
-        for field in self.fields(field.value, Place::Capacity) {
-            match field.name {
-                "unit" => capacity.unit = self.unit(&field),
-                "period" => capacity.period = self.duration(&field),
-                _ => capacity.requests_per_unit = self.integer(&field),
-            }
-        }
-        Some(capacity)
-    }
-
-    fn expected(&mut self, field: &Field<'_>) -> Vec<(At<String>, Expected)> {
-        let entries = self.entries(field);
-        entries
-            .into_iter()
-            .filter_map(|(limit, value)| {
-                let field = Field {
-                    name: "expected",
-                    key: limit.span,
-                    value,
-                };
-                if !matches!(value.kind, Kind::Map(_)) {
-                    return Some((limit, Expected::Callers(self.integer(&field)?)));
-                }
-                let plans = self.entries(&field);
-                Some((limit, Expected::ByPlan(self.integers(plans))))
-            })
-            .collect()
-    }
-
-    fn costs(&mut self, field: &Field<'_>) -> Option<RawCosts> {
-        self.map(field)?;
-        let mut costs = RawCosts {
-            span: field.value.span,
-            entry: None,
-            default: None,
-            values: Vec::new(),
-        };
-        for field in self.fields(field.value, Place::Costs) {
-            match field.name {
-                "entry" => costs.entry = self.text(&field),
-                "default" => costs.default = self.integer(&field),
-                _ => {
-                    let values = self.entries(&field);
-                    costs.values = self.integers(values);
-                }
-            }
-        }
-        if costs.entry.is_none() && !matches!(field.value.kind, Kind::Bad) {
-            self.error(field.key, "`costs` has no `entry`")
-                .help("write the descriptor key whose value decides the cost, as in `entry: route`");
-        }
-        Some(costs)
-    }
-
-    fn response(&mut self, field: &Field<'_>) -> Option<RawResponse> {
-        self.map(field)?;
-        let (headers, body, message, documentation_url) = (None, None, None, None);
-        let mut response = RawResponse {
-            span: field.value.span,
-            headers,
-            body,
-            message,
-            documentation_url,
-        };
-        for field in self.fields(field.value, Place::Response) {
-            match field.name {
-                "headers" => response.headers = Some(self.headers(&field)),
-                "body" => {
-                    let words = [
-                        ("json", Body::Json),
-                        ("problem", Body::Problem),
-                        ("none", Body::None),
-                    ];
-                    response.body = self.choice(&field, &words);
-                }
-                "message" => response.message = self.text(&field),
-                _ => response.documentation_url = self.text(&field),
-            }
-        }
-        Some(response)
-    }
-
-    fn headers(&mut self, field: &Field<'_>) -> Vec<At<HeaderStyle>> {
-        let words = [
-            ("draft-03", HeaderStyle::Draft03),
-            ("draft-11", HeaderStyle::Draft11),
-            ("x-ratelimit", HeaderStyle::XRateLimit),
-            ("none", HeaderStyle::None),
-        ];
-        let items = self.items(field);
-        items
-            .iter()
-            .filter_map(|value| {
-                self.choice(
-                    &Field {
-                        name: "headers",
-                        key: field.key,
-                        value,
-                    },
-                    &words,
-                )
-            })
-            .collect()
-    }
-
-    fn overrides(&mut self, field: &Field<'_>) -> Vec<RawOverride> {
-        self.items(field)
-            .iter()
-            .filter_map(|item| self.one_override(item))
-            .collect()
-    }
-
-    fn one_override(&mut self, node: &Node) -> Option<RawOverride> {
-        if !matches!(node.kind, Kind::Map(_)) {
-            self.not_a_map(node, "an item of `overrides`", "write `- match: {…}`");
-            return None;
-        }
-        let mut rule = RawOverride {
-            span: node.span,
-            matches: Vec::new(),
-            limit: None,
-            multiply: None,
-            requests_per_unit: None,
-            burst: None,
-            unlimited: None,
-            expires_at: None,
-            author: None,
-            reason: None,
-        };
-        let mut matched = false;
-        for field in self.fields(node, Place::Override) {
-            match field.name {
-                "match" => {
-                    matched = !matches!(field.value.kind, Kind::Null);
-                    rule.matches = self.matches(&field);
-                }
-                "limit" => rule.limit = self.text(&field),
-                "multiply" => rule.multiply = self.factor(&field),
-                "requests_per_unit" => rule.requests_per_unit = self.integer(&field),
-                "burst" => rule.burst = self.integer(&field),
-                "unlimited" => rule.unlimited = self.boolean(&field),
-                "expires_at" => rule.expires_at = self.timestamp(&field),
-                "author" => rule.author = self.text(&field),
-                _ => rule.reason = self.text(&field),
-            }
-        }
-        if !matched {
-            self.error(node.span, "this override has no `match`")
-                .help("name the entries of the budget it is for, as in `match: {tenant: acme}`");
-        }
-        Some(rule)
-    }
-
-    fn matches(&mut self, field: &Field<'_>) -> Vec<(At<String>, At<String>)> {
-        let entries = self.entries(field);
-        if entries.is_empty() && matches!(field.value.kind, Kind::Map(_)) {
-            self.error(field.key, "`match` names no entry")
-                .help("an override for everybody is a changed limit");
-        }
-        entries
-            .into_iter()
-            .filter_map(|(key, value)| {
-                let value = self.text(&Field {
-                    name: "match",
-                    key: key.span,
-                    value,
-                })?;
-                Some((key, value))
-            })
-            .collect()
-    }
-
-    fn address(&mut self, field: &Field<'_>) -> Option<RawAddress> {
-        self.map(field)?;
-        let (ipv4_prefix, ipv6_prefix, trusted_hops) = (None, None, None);
-        let mut address = RawAddress {
-            span: field.value.span,
-            ipv4_prefix,
-            ipv6_prefix,
-            trusted_hops,
-        };
-        for field in self.fields(field.value, Place::Address) {
-            let number = self.integer(&field);
-            match field.name {
-                "ipv4_prefix" => address.ipv4_prefix = self.at_most(number, 32, &field),
-                "ipv6_prefix" => address.ipv6_prefix = self.at_most(number, 128, &field),
-                _ => address.trusted_hops = self.at_most(number, 255, &field),
-            }
-        }
-        Some(address)
     }
 
     // === Maps, lists ===

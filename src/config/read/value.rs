@@ -22,6 +22,11 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Whether the value is written, but as nothing.
+    pub(super) fn is_empty(&self, node: &Node) -> bool {
+        self.is_absent(node) && !matches!(node.kind, Kind::Bad)
+    }
+
     /// A text where nothing and `""` mean absent: names, keys, values.
     pub(super) fn name(&mut self, field: &Field<'_>) -> Option<At<String>> {
         if self.is_absent(field.value) {
