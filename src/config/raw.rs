@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::fault::Span;
+use crate::engine::limit::{Counts, Unit, Value};
+use crate::engine::response::Body;
 
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,6 +68,8 @@ pub struct RawDescriptor {
     pub address: Option<RawAddress>,
     /// `normalize`
     pub normalize: Option<At<Normalize>>,
+    /// Whether its key or value could not be read.
+    pub broken: bool,
 }
 
 /// Keys of a descriptor that act on its limits; inside a limit they act on that one.
@@ -82,7 +86,7 @@ pub struct RawFlags {
     /// `value_to_metric`
     pub value_to_metric: Option<At<bool>>,
     /// `metadata`
-    pub metadata: Option<At<Meta>>,
+    pub metadata: Option<At<Value>>,
 }
 
 /// A limit, `defaults`, or a row of `plans`: they differ in which keys may be written.
@@ -126,19 +130,8 @@ pub struct RawLimit {
     pub attribute_to: Option<At<String>>,
     /// The flags that its descriptor may have as well.
     pub flags: RawFlags,
-}
-
-/// `unit`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
+    /// Whether any of it could not be read.
+    pub broken: bool,
 }
 
 /// `algorithm`
@@ -149,15 +142,6 @@ pub enum Algorithm {
     SlidingWindow,
     TokenBucket,
     LeakyBucket,
-}
-
-/// `counts`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Counts {
-    Cost,
-    Requests,
-    Hits,
 }
 
 /// `excess.action`
@@ -184,15 +168,6 @@ pub enum HeaderStyle {
     Draft03,
     Draft11,
     XRateLimit,
-    None,
-}
-
-/// `response.body`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Body {
-    Json,
-    Problem,
     None,
 }
 
@@ -301,18 +276,8 @@ pub struct RawOverride {
     pub author: Option<At<String>>,
     /// `reason`
     pub reason: Option<At<String>>,
-}
-
-/// A value of `metadata`: what protobuf's Struct can hold.
-#[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs)]
-pub enum Meta {
-    Null,
-    Bool(bool),
-    Number(f64),
-    Text(String),
-    List(Vec<Meta>),
-    Map(Vec<(String, Meta)>),
+    /// Whether any of it could not be read.
+    pub broken: bool,
 }
 
 impl RawPolicy {

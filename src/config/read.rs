@@ -132,6 +132,7 @@ impl Reader<'_, '_> {
         };
         let mut key = None;
         for field in self.fields(node, Place::Descriptor) {
+            let before = self.faults.errors();
             match field.name {
                 "key" => {
                     key = Some((field.key, self.is_empty(field.value)));
@@ -146,6 +147,7 @@ impl Reader<'_, '_> {
                 }
                 _ => self.flag(&field, &mut descriptor.flags),
             }
+            descriptor.broken |= matches!(field.name, "key" | "value") && self.faults.errors() > before;
         }
         let fault = match key {
             Some((key, true)) => Some((key, "`key` is empty")),
@@ -156,6 +158,7 @@ impl Reader<'_, '_> {
             self.error(span, message)
                 .help("write the key that Envoy sends, as in `key: remote_address`");
         }
+        descriptor.broken |= descriptor.key.is_none();
         Some(descriptor)
     }
 

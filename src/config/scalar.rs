@@ -10,7 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::keys::nearest;
-use super::raw::{Factor, Percent, Unit};
+use super::raw::{Factor, Percent};
+use crate::engine::limit::Unit;
 
 /// Why a scalar is refused, and what to write.
 #[derive(Debug, PartialEq)]
@@ -171,7 +172,7 @@ pub(super) fn boolean(text: &str, plain: bool) -> Result<bool, Refused> {
 /// `unit`, in any case.
 pub(super) fn unit(text: &str) -> Result<Unit, Refused> {
     let lower = text.to_lowercase();
-    if let Some((_, unit)) = UNITS.iter().find(|(word, _)| *word == lower) {
+    if let Some(unit) = Unit::ALL.iter().find(|unit| unit.name() == lower) {
         return Ok(*unit);
     }
     let why = "is no unit of time";
@@ -187,16 +188,6 @@ pub(super) fn unit(text: &str) -> Result<Unit, Refused> {
     }
 }
 
-const UNITS: [(&str, Unit); 7] = [
-    ("second", Unit::Second),
-    ("minute", Unit::Minute),
-    ("hour", Unit::Hour),
-    ("day", Unit::Day),
-    ("week", Unit::Week),
-    ("month", Unit::Month),
-    ("year", Unit::Year),
-];
-
 fn unit_meant(lower: &str) -> Option<&'static str> {
     match lower {
         "s" | "sec" => Some("second"),
@@ -206,7 +197,7 @@ fn unit_meant(lower: &str) -> Option<&'static str> {
         "daily" => Some("day"),
         _ => nearest(
             lower.trim_end_matches("ly").trim_end_matches('s'),
-            &UNITS.map(|(word, _)| word),
+            &Unit::ALL.map(Unit::name),
         ),
     }
 }

@@ -58,8 +58,17 @@ pub struct Document {
     pub broken: bool,
 }
 
-/// Reads all documents of `text`. Empty documents are left out, as are those that are no YAML.
-pub fn parse(text: &str, faults: &mut Faults<'_>) -> Vec<Document> {
+/// What a file holds.
+#[derive(Debug)]
+pub struct Parsed {
+    /// Its documents, without empty ones and those that are no YAML.
+    pub documents: Vec<Document>,
+    /// Whether all of the file was YAML.
+    pub complete: bool,
+}
+
+/// Reads all documents of `text`.
+pub fn parse(text: &str, faults: &mut Faults<'_>) -> Parsed {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut options = granit_parser::options! { emit_unresolved_aliases: true };
     options.set_emit_comments(false);
@@ -73,6 +82,7 @@ pub fn parse(text: &str, faults: &mut Faults<'_>) -> Vec<Document> {
         expanded: 0,
     };
     let mut documents = Vec::new();
+    let mut complete = true;
     let mut errors = 0;
     loop {
         match parser.next_event() {
@@ -93,6 +103,7 @@ pub fn parse(text: &str, faults: &mut Faults<'_>) -> Vec<Document> {
                     return template(text, tree.faults);
                 }
                 syntax::report(&error, tree.faults);
+                complete = false;
                 tree.open.clear();
                 tree.root = None;
                 match parser.proceed_next_document() {
@@ -102,14 +113,17 @@ pub fn parse(text: &str, faults: &mut Faults<'_>) -> Vec<Document> {
             }
         }
     }
-    documents
+    Parsed { documents, complete }
 }
 
 /// A template makes nonsense of all else that could be said of the file.
-fn template(text: &str, faults: &mut Faults<'_>) -> Vec<Document> {
+fn template(text: &str, faults: &mut Faults<'_>) -> Parsed {
     faults.clear();
     syntax::report_template(text, faults);
-    Vec::new()
+    Parsed {
+        documents: Vec::new(),
+        complete: false,
+    }
 }
 
 /// The source has template braces where a value should be.

@@ -1,9 +1,10 @@
 //! Limits, their defaults, plan rows, and the flags that descriptors share with them.
 
 use super::super::keys::Place;
-use super::super::raw::{Algorithm, Counts, ExcessAction, RawDescriptor, RawExcess, RawFlags, RawLimit};
+use super::super::raw::{Algorithm, ExcessAction, RawDescriptor, RawExcess, RawFlags, RawLimit};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
+use crate::engine::limit::Counts;
 
 impl Reader<'_, '_> {
     /// `rate_limit` or `rate_limits` of a descriptor.
@@ -50,6 +51,7 @@ impl Reader<'_, '_> {
 
     /// A limit, `defaults` or a row: the place says which keys it may have.
     pub(super) fn limit(&mut self, node: &Node, place: Place) -> RawLimit {
+        let before = self.faults.errors();
         let mut limit = RawLimit {
             span: node.span,
             ..RawLimit::default()
@@ -86,6 +88,7 @@ impl Reader<'_, '_> {
                 _ => self.flag(&field, &mut limit.flags),
             }
         }
+        limit.broken = self.faults.errors() > before;
         limit
     }
 

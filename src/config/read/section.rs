@@ -1,11 +1,10 @@
 //! The sections beside `descriptors`: capacity, expected callers, costs, response, overrides; and addresses.
 
 use super::super::keys::Place;
-use super::super::raw::{
-    Body, Expected, HeaderStyle, RawAddress, RawCapacity, RawCosts, RawOverride, RawResponse,
-};
+use super::super::raw::{Expected, HeaderStyle, RawAddress, RawCapacity, RawCosts, RawOverride, RawResponse};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
+use crate::engine::response::Body;
 
 impl Reader<'_, '_> {
     pub(super) fn capacity(&mut self, field: &Field<'_>) -> Option<RawCapacity> {
@@ -133,6 +132,7 @@ impl Reader<'_, '_> {
             self.not_a_map(node, "an item of `overrides`", "write `- match: {…}`");
             return None;
         }
+        let before = self.faults.errors();
         let mut rule = RawOverride {
             span: node.span,
             matches: Vec::new(),
@@ -144,6 +144,7 @@ impl Reader<'_, '_> {
             expires_at: None,
             author: None,
             reason: None,
+            broken: false,
         };
         let mut matched = false;
         for field in self.fields(node, Place::Override) {
@@ -166,6 +167,7 @@ impl Reader<'_, '_> {
             self.error(node.span, "this override has no `match`")
                 .help("name the entries of the budget it is for, as in `match: {tenant: acme}`");
         }
+        rule.broken = self.faults.errors() > before;
         Some(rule)
     }
 

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 
 use super::super::fault::{Span, quoted};
 use super::super::keys::nearest;
-use super::super::raw::{Factor, Meta, Percent, Unit};
+use super::super::raw::{Factor, Percent};
 use super::super::scalar::{self, Refused};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
+use crate::engine::limit::{Unit, Value};
 
 impl Reader<'_, '_> {
     /// Whether the incumbent would take the value as not written.
@@ -164,7 +165,7 @@ impl Reader<'_, '_> {
     }
 
     /// What a protobuf Struct can hold, with the words of YAML 1.1, as the incumbent reads them.
-    pub(super) fn metadata(&mut self, field: &Field<'_>) -> Option<At<Meta>> {
+    pub(super) fn metadata(&mut self, field: &Field<'_>) -> Option<At<Value>> {
         if self.is_absent(field.value) || self.map(field).is_none() {
             return None;
         }
@@ -175,24 +176,24 @@ impl Reader<'_, '_> {
         })
     }
 
-    fn meta(&mut self, node: &Node) -> Meta {
+    fn meta(&mut self, node: &Node) -> Value {
         match &node.kind {
-            Kind::Null | Kind::Bad => Meta::Null,
-            Kind::Scalar { text, plain: false } => Meta::Text(text.clone()),
+            Kind::Null | Kind::Bad => Value::Null,
+            Kind::Scalar { text, plain: false } => Value::String(text.as_str().into()),
             Kind::Scalar { text, plain: true } => {
                 if let Ok(value) = scalar::boolean(text, true) {
-                    Meta::Bool(value)
+                    Value::Bool(value)
                 } else if let Some(number) = scalar::number(text) {
-                    Meta::Number(number)
+                    Value::Number(number)
                 } else {
-                    Meta::Text(text.clone())
+                    Value::String(text.as_str().into())
                 }
             }
-            Kind::Seq(items) => Meta::List(items.iter().map(|item| self.meta(item)).collect()),
-            Kind::Map(pairs) => Meta::Map(
+            Kind::Seq(items) => Value::List(items.iter().map(|item| self.meta(item)).collect()),
+            Kind::Map(pairs) => Value::Map(
                 pairs
                     .iter()
-                    .filter_map(|(key, value)| Some((self.key(key)?, self.meta(value))))
+                    .filter_map(|(key, value)| Some((self.key(key)?.into(), self.meta(value))))
                     .collect(),
             ),
         }

@@ -5,7 +5,7 @@ use super::{Document, Kind, Node, parse};
 
 fn read(text: &str) -> (Vec<Document>, Vec<Fault>) {
     let mut faults = Faults::new("t".into(), text);
-    let documents = parse(text, &mut faults);
+    let documents = parse(text, &mut faults).documents;
     (documents, faults.into_sorted())
 }
 
