@@ -3,6 +3,7 @@
 //! The layers, from the bottom; each may use only what stands before it (`tests/layering.rs` holds it):
 //!
 //! - [`engine`]: what a request meets and how it is decided; pure.
+//! - [`config`]: policy files to policies.
 //! - [`clock`]: the time.
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
@@ -11,6 +12,7 @@
 
 pub mod answer;
 pub mod clock;
+pub mod config;
 pub mod engine;
 pub mod grpc;
 pub mod limiter;
