@@ -7,6 +7,7 @@
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
+//! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
 
 pub mod answer;
@@ -15,3 +16,4 @@ pub mod engine;
 pub mod grpc;
 pub mod limiter;
 pub mod store;
+pub mod telemetry;
