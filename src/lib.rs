@@ -8,12 +8,16 @@
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
+//! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
+//! - [`http`]: the port for people, probes and scrapers.
 
 pub mod answer;
 pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod grpc;
+pub mod http;
 pub mod limiter;
 pub mod store;
+pub mod telemetry;
