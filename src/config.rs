@@ -6,6 +6,7 @@
 
 pub mod fault;
 pub mod raw;
+pub mod watch;
 pub mod yaml;
 
 mod compile;

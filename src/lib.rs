@@ -11,8 +11,12 @@
 //! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
 //! - [`http`]: the port for people, probes and scrapers.
+//! - [`app`]: puts them together.
+//! - [`cli`]: the command line.
 
 pub mod answer;
+pub mod app;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;

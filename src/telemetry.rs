@@ -71,7 +71,7 @@ struct Families {
     /// `cota_config_reloads_total`: did the last change of the policy files come into force, in whole or
     /// in part, or was it refused?
     reloads: Family<ReloadLabels, Counter>,
-    /// `cota_config_info`: which domains are in force, and since which version of the policy?
+    /// `cota_config_info`: which domains are in force, and is it the same text of them on every replica?
     config: Family<ConfigLabels, Gauge>,
     /// `cota_unmatched_descriptors_total`: what does Envoy send that no rule is there for, and why not? A
     /// descriptor that meets nothing is not limited, and a typing error looks just like that.
@@ -217,7 +217,7 @@ impl Families {
         );
         registry.register(
             "cota_config_info",
-            "Domains in force, with the version of the policy",
+            "Domains in force, with a digest of their file",
             families.config.clone(),
         );
         registry.register(

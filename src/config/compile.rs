@@ -74,6 +74,7 @@ pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Comp
         .any(|placed| !placed.limit.replaces.is_empty());
     let domain = Domain {
         name: name.into(),
+        revision: "".into(),
         rules,
         costs,
         response,

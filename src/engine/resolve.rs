@@ -353,6 +353,22 @@ fn walk<'r>(rules: &'r Level, entries: &[Entry<'r>], met: &mut Met<'r>) -> Resul
     node.map(|node| &**node).ok_or(Unmatched::TooShort)
 }
 
+/// How far a descriptor's entries lead: how many match, and the rules for the entry after them.
+pub fn reached<'d>(domain: &'d Domain, descriptor: &Descriptor<'d>) -> (usize, &'d Level) {
+    let mut level = &domain.rules;
+    for (depth, entry) in descriptor.entries.iter().enumerate() {
+        let next = level
+            .keys
+            .get(entry.key)
+            .and_then(|rules| rules.lookup(entry.value));
+        let Some((_, node)) = next else {
+            return (depth, level);
+        };
+        level = &node.children;
+    }
+    (descriptor.entries.len(), level)
+}
+
 impl KeyRules {
     /// The rule for a value, and the value as it counts: an address as its network, a path normalised,
     /// a shared pattern instead of what fits it.

@@ -41,7 +41,7 @@ struct View<'p> {
 #[derive(Serialize)]
 struct DomainView<'p> {
     name: &'p str,
-    version: u64,
+    version: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<CostsView<'p>>,
     limits: Vec<LimitView<'p>>,
@@ -155,7 +155,7 @@ impl<'p> View<'p> {
         let mut domains: Vec<_> = policy
             .domains
             .values()
-            .map(|domain| DomainView::new(domain, policy.version))
+            .map(|domain| DomainView::new(domain))
             .collect();
         domains.sort_by_key(|domain| domain.name);
         Self {
@@ -169,7 +169,7 @@ impl<'p> View<'p> {
 // === impl DomainView ===
 
 impl<'p> DomainView<'p> {
-    fn new(domain: &'p Domain, version: u64) -> Self {
+    fn new(domain: &'p Domain) -> Self {
         let mut limits = Vec::new();
         domain.for_each_limit(&mut |path, limit| {
             limits.push(LimitView::new(path, limit, &domain.overrides));
@@ -181,7 +181,7 @@ impl<'p> DomainView<'p> {
         });
         Self {
             name: &domain.name,
-            version,
+            version: &domain.revision,
             costs,
             limits,
         }

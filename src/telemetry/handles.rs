@@ -63,7 +63,7 @@ impl Handles {
         let mut by_name = HashMap::new();
         for domain in policy.domains.values() {
             let name: Arc<str> = (&*domain.name).into();
-            maker.config(&name, policy.version);
+            maker.config(&name, &domain.revision);
             let mut handles = maker.domain(&name, Known::Yes);
             maker.limits(&name, domain, &mut handles);
             domains.insert(address(&**domain), handles);
@@ -233,10 +233,10 @@ impl Maker<'_> {
         }))
     }
 
-    fn config(&mut self, domain: &Arc<str>, version: u64) {
+    fn config(&mut self, domain: &Arc<str>, version: &str) {
         let labels = ConfigLabels {
             domain: Arc::clone(domain),
-            version,
+            version: version.into(),
         };
         self.families.config.get_or_create(&labels).set(1);
         self.series.config.insert(labels);

@@ -67,7 +67,7 @@ pub(super) struct ReloadLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ConfigLabels {
     pub(super) domain: Arc<str>,
-    pub(super) version: u64,
+    pub(super) version: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -253,6 +253,7 @@ fn policy(version: u64, domains: &[(&str, &[(&str, u64, bool)])]) -> Policy {
             .collect();
         let domain = Domain {
             name: (*name).into(),
+            revision: version.to_string().into(),
             rules: Level { keys },
             ..Domain::default()
         };
