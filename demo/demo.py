@@ -115,6 +115,7 @@ class Upstream(http.server.BaseHTTPRequestHandler):
     """The API that is protected: says hello to whatever Envoy lets through."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         body = b'{"hello":"from the upstream"}\n'

@@ -435,9 +435,8 @@ fn echo(stream: TcpStream) -> std::io::Result<()> {
             }
         }
         let length = head.len();
-        write!(
-            writer,
-            "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{head}"
-        )?;
+        let answer =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{head}");
+        writer.write_all(answer.as_bytes())?;
     }
 }
