@@ -1,0 +1,4 @@
+//! What several test files share; each uses its part.
+#![allow(dead_code, reason = "every test crate compiles all of it and uses some")]
+
+pub(crate) mod envoy;
