@@ -164,7 +164,7 @@ struct Service {
 }
 
 impl Service {
-    fn new(domains: &[(&str, &[(&str, u64, bool)])]) -> Self {
+    fn new(domains: &[Rules<'_>]) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, false);
         let service = Self {
@@ -233,8 +233,10 @@ fn request<'a>(domain: &'a str, keys: &[&'a str], limit: Option<WireOverride>) -
     }
 }
 
-/// Domains with a limit for each key: its label, requests a minute, shadow.
-fn policy(version: u64, domains: &[(&str, &[(&str, u64, bool)])]) -> Policy {
+/// A domain's name and its limits: the key, which is the label as well, requests a minute, shadow.
+type Rules<'a> = (&'a str, &'a [(&'a str, u64, bool)]);
+
+fn policy(version: u64, domains: &[Rules<'_>]) -> Policy {
     let domains = domains.iter().map(|(name, limits)| {
         let keys: HashMap<Box<str>, KeyRules> = limits
             .iter()
