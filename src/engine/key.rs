@@ -89,7 +89,7 @@ pub struct BudgetKey<'a> {
 
 impl BudgetKey<'_> {
     /// Feeds what identifies the budget to a hasher, injectively.
-    pub fn hash(&self, hasher: &mut SipHasher13) {
+    pub fn feed(&self, hasher: &mut SipHasher13) {
         hasher.write_u128(self.identity.digest);
         for value in self.values {
             hasher.write_u64(value.len() as u64);
@@ -98,7 +98,7 @@ impl BudgetKey<'_> {
     }
 
     /// Feeds what identifies the caller to a hasher: the same for all budgets of one caller.
-    pub fn hash_partition(&self, hasher: &mut SipHasher13) {
+    pub fn feed_partition(&self, hasher: &mut SipHasher13) {
         match self
             .caller
             .and_then(|i| Some((self.identity.keys.get(i)?, self.values.get(i)?)))
@@ -119,8 +119,14 @@ impl BudgetKey<'_> {
     pub fn text(&self) -> String {
         let mut out = String::from("{");
         escape(&mut out, &self.identity.domain);
-        let steps = || self.identity.keys.iter().zip(self.values);
-        let step = |out: &mut String, (key, value): (&Box<str>, &Cow<'_, str>)| {
+        let steps = || {
+            self.identity
+                .keys
+                .iter()
+                .map(|key| &**key)
+                .zip(self.values.iter().map(|value| &**value))
+        };
+        let step = |out: &mut String, (key, value): (&str, &str)| {
             escape(out, key);
             out.push('=');
             escape(out, value);

@@ -167,10 +167,10 @@ impl<C: Clock> Memory<C> {
     fn place<'r>(&self, resolved: &Resolved<'r>, charge: &Charge<'r>) -> Place {
         let key = resolved.key(charge);
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        key.hash_partition(&mut hasher);
+        key.feed_partition(&mut hasher);
         let shard = hasher.finish() as usize % SHARDS;
         let mut hasher = SipHasher13::new_with_keys(self.keys.1, self.keys.0);
-        key.hash(&mut hasher);
+        key.feed(&mut hasher);
         let hash = hasher.finish128();
         Place {
             shard,
@@ -236,10 +236,12 @@ impl<C: Clock> Memory<C> {
         let full = shard.table.len() >= self.per_shard;
         let same = |entry: &Entry| entry.hash == place.hash && entry.tail == place.tail;
         let initial = state.used == 0 && state.part == 0;
-        if full && !initial && shard.table.find(place.hash, same).is_none() {
-            if let Some(kind) = shard.evict(seconds) {
-                self.evictions[kind as usize].fetch_add(1, Ordering::Relaxed);
-            }
+        if full
+            && !initial
+            && shard.table.find(place.hash, same).is_none()
+            && let Some(kind) = shard.evict(seconds)
+        {
+            self.evictions[kind as usize].fetch_add(1, Ordering::Relaxed);
         }
         match shard.table.entry(place.hash, same, |entry| entry.hash) {
             TableEntry::Occupied(found) if initial => {
