@@ -145,17 +145,20 @@ fn refuse_twice(read: &mut [(Vec<RawPolicy>, Faults<'_>)]) {
             continue;
         };
         let place = match &file == faults.file() {
-            true => format!("line {}", first.span.line),
-            false => format!("{}, line {}", fault::escape(&file), first.span.line),
+            true => format!("on line {}", first.span.line),
+            false => format!("in {}, line {}", fault::escape(&file), first.span.line),
         };
         faults
             .error(
                 domain.span,
                 format!(
-                    "the domain {} is already defined in {place}",
+                    "the domain {} is already defined {place}",
                     fault::quoted(&domain.value)
                 ),
             )
             .help("put all descriptors of a domain into one document; until then neither place counts");
     }
 }
+
+#[cfg(test)]
+mod tests;

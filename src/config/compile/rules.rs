@@ -102,11 +102,11 @@ impl<'r> Compiler<'r, '_, '_> {
         let help = "all descriptors of one key on one level read its values in one way";
         for descriptor in descriptors {
             let rules = level.keys.entry(step(descriptor).key.into()).or_default();
-            if let Some(own) = &descriptor.address {
-                if *rules.address.get_or_insert(address_rule(own)) != address_rule(own) {
-                    self.error(own.span, "another `address` for the same key above")
-                        .help(help);
-                }
+            if let Some(own) = &descriptor.address
+                && *rules.address.get_or_insert(address_rule(own)) != address_rule(own)
+            {
+                self.error(own.span, "another `address` for the same key above")
+                    .help(help);
             }
             rules.normalize_path |= descriptor.normalize.is_some();
         }
@@ -163,7 +163,7 @@ pub(super) fn step(descriptor: &RawDescriptor) -> Step<'_> {
     }
 }
 
-pub(super) fn address_rule(raw: &RawAddress) -> AddressRule {
+pub(in crate::config) fn address_rule(raw: &RawAddress) -> AddressRule {
     let default = AddressRule::default();
     let prefix = |at: &Option<At<u32>>, default: u8| {
         at.as_ref()
