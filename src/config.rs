@@ -1,8 +1,9 @@
 //! Policy files to compiled policy, with every fault of every file.
 //!
 //! A file passes through [`yaml`] (text to nodes with positions), `read` (nodes to [`raw`]: every
-//! key and scalar checked), `compile` (raw to the engine's values) and, if all is well, `lint`. No step stops at a fault: whoever mends a file sees
-//! all that is wrong with it at once. A fault belongs to its domain; the others go live.
+//! key and scalar checked), `compile` (raw to the engine's values) and, if all is well, `lint`. No
+//! step stops at a fault: whoever mends a file sees all that is wrong with it at once. A fault
+//! belongs to its domain; the others go live.
 
 pub mod fault;
 pub mod raw;

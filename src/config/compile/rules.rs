@@ -16,7 +16,7 @@ impl<'r> Compiler<'r, '_, '_> {
     /// The rules of one level.
     pub(super) fn level(&mut self, descriptors: &'r [RawDescriptor], path: &mut Vec<Step<'r>>) -> Level {
         let mut level = Level::default();
-        let mut first: HashMap<(&str, String), &'r RawDescriptor> = HashMap::new();
+        let mut first: HashMap<(&str, Option<String>), &'r RawDescriptor> = HashMap::new();
         self.readings(descriptors, &mut level);
         for descriptor in descriptors {
             let step = step(descriptor);
@@ -29,13 +29,11 @@ impl<'r> Compiler<'r, '_, '_> {
             if descriptor.broken {
                 continue;
             }
-            // No value can hold a NUL and be written in YAML plainly; it stands for "any value".
-            let written = value.clone().unwrap_or_else(|| "\0".to_owned());
-            if let Some(before) = first.get(&(step.key, written.clone())) {
+            if let Some(before) = first.get(&(step.key, value.clone())) {
                 self.duplicate(descriptor, before);
                 continue;
             }
-            first.insert((step.key, written), descriptor);
+            first.insert((step.key, value.clone()), descriptor);
             let rules = level.keys.entry(step.key.into()).or_default();
             match value {
                 None => rules.any = Some(node),
