@@ -1,8 +1,9 @@
 //! Policy files to compiled policy, with every fault of every file.
 //!
 //! A file passes through [`yaml`] (text to nodes with positions), `read` (nodes to [`raw`]: every
-//! key and scalar checked), `compile` (raw to the engine's values) and, if all is well, `lint`. No step stops at a fault: whoever mends a file sees
-//! all that is wrong with it at once. A fault belongs to its domain; the others go live.
+//! key and scalar checked), `compile` (raw to the engine's values) and, if all is well, `lint`. No
+//! step stops at a fault: whoever mends a file sees all that is wrong with it at once. A fault
+//! belongs to its domain; the others go live.
 
 pub mod fault;
 pub mod raw;
@@ -145,17 +146,20 @@ fn refuse_twice(read: &mut [(Vec<RawPolicy>, Faults<'_>)]) {
             continue;
         };
         let place = match &file == faults.file() {
-            true => format!("line {}", first.span.line),
-            false => format!("{}, line {}", fault::escape(&file), first.span.line),
+            true => format!("on line {}", first.span.line),
+            false => format!("in {}, line {}", fault::escape(&file), first.span.line),
         };
         faults
             .error(
                 domain.span,
                 format!(
-                    "the domain {} is already defined in {place}",
+                    "the domain {} is already defined {place}",
                     fault::quoted(&domain.value)
                 ),
             )
             .help("put all descriptors of a domain into one document; until then neither place counts");
     }
 }
+
+#[cfg(test)]
+mod tests;

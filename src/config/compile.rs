@@ -4,10 +4,13 @@
 //! here, so that one mistake is told once. A domain with an error is not built, but all of it is
 //! looked at.
 
+mod algorithm;
 mod limit;
 mod overrides;
 mod response;
 mod rules;
+
+pub(super) use rules::address_rule;
 
 use std::sync::Arc;
 
@@ -206,10 +209,13 @@ fn limits_called<'r>(policy: &'r RawPolicy, name: &str) -> Vec<&'r RawLimit> {
 
 /// The names of a domain's limits, each once, in the order of the file.
 pub(super) fn names(policy: &RawPolicy) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     each_limit(policy, &mut |_, limit| {
         let name = limit.name.as_ref().map(|name| name.value.as_str());
-        names.extend(name.filter(|name| !names.contains(name)));
+        names.extend(name.filter(|name| seen.insert(*name)));
     });
     names
 }
+
+#[cfg(test)]
+mod tests;

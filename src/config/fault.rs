@@ -42,8 +42,19 @@ pub struct Fault {
     pub message: String,
     /// What to write instead; may have several lines.
     pub help: Option<String>,
-    /// The line of the file that `span` starts on, as written.
-    pub source: String,
+    /// The part of the file that shows it.
+    pub excerpt: Excerpt,
+}
+
+/// What is shown of the line that a fault stands on: escaped, and clipped to a screen's width.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The text; empty when there is nothing to show.
+    pub text: String,
+    /// How many characters stand before the fault.
+    pub indent: usize,
+    /// How many characters are the fault.
+    pub width: usize,
 }
 
 impl Fault {
@@ -66,10 +77,17 @@ impl fmt::Display for Fault {
             escape(&self.file),
             self.message
         )?;
-        let (shown, indent, width) = excerpt(&self.source, self.span);
-        if !shown.trim().is_empty() {
-            writeln!(f, "  | {shown}")?;
-            writeln!(f, "  | {:indent$}{:^<width$}", "", "^")?;
+        let Excerpt { text, indent, width } = &self.excerpt;
+        if !text.is_empty() {
+            writeln!(f, "  | {text}")?;
+            writeln!(
+                f,
+                "  | {:indent$}{:^<width$}",
+                "",
+                "^",
+                indent = *indent,
+                width = *width
+            )?;
         }
         for (n, line) in self.help.iter().flat_map(|help| help.lines()).enumerate() {
             writeln!(f, "{} {line}", if n == 0 { "help:" } else { "     " })?;
@@ -85,16 +103,32 @@ pub struct Faults<'t> {
     lines: Vec<&'t str>,
     list: Vec<Fault>,
     errors: usize,
+    /// What is written to once the list is full.
+    spare: Fault,
+    dropped: usize,
 }
+
+/// Most faults of one file that are kept: nobody reads more, and a generated file can have millions.
+const MOST_FAULTS: usize = 1_000;
 
 impl<'t> Faults<'t> {
     /// A collector for the file called `file` that holds `text`.
     pub fn new(file: Arc<str>, text: &'t str) -> Self {
+        let spare = Fault {
+            severity: Severity::Error,
+            file: Arc::clone(&file),
+            span: Span::default(),
+            message: String::new(),
+            help: None,
+            excerpt: Excerpt::default(),
+        };
         Faults {
             file,
             lines: split_lines(text),
             list: Vec::new(),
             errors: 0,
+            spare,
+            dropped: 0,
         }
     }
 
@@ -132,6 +166,7 @@ impl<'t> Faults<'t> {
     pub fn clear(&mut self) {
         self.list.clear();
         self.errors = 0;
+        self.dropped = 0;
     }
 
     /// The faults by position. A block that an alias repeats is reported once.
@@ -143,18 +178,38 @@ impl<'t> Faults<'t> {
         });
         let mut seen = std::collections::HashSet::new();
         list.retain(|f| seen.insert((f.severity, f.span, f.message.clone())));
+        if let Some(last) = list.last().filter(|_| self.dropped > 0) {
+            let message = format!("{} more faults in this file are not shown", self.dropped);
+            let excerpt = Excerpt::default();
+            list.push(Fault {
+                message,
+                excerpt,
+                severity: if self.errors > 0 {
+                    Severity::Error
+                } else {
+                    Severity::Warning
+                },
+                help: None,
+                ..last.clone()
+            });
+        }
         list
     }
 
     fn push(&mut self, severity: Severity, span: Span, message: String) -> &mut Fault {
-        let source = self.line(span.line).to_owned();
+        if self.list.len() >= MOST_FAULTS {
+            self.dropped += 1;
+            return &mut self.spare;
+        }
+        let excerpt = Excerpt::new(self.line(span.line), span);
+        let file = Arc::clone(&self.file);
         self.list.push(Fault {
             severity,
-            file: Arc::clone(&self.file),
+            file,
             span,
             message,
             help: None,
-            source,
+            excerpt,
         });
         let last = self.list.len() - 1;
         &mut self.list[last]
@@ -190,39 +245,41 @@ fn push_escaped(shown: &mut String, c: char) {
     }
 }
 
-/// The part of a line around a span, how far the marker is indented, and how wide it is.
-fn excerpt(source: &str, span: Span) -> (String, usize, usize) {
-    const BEFORE: usize = 60;
-    const MOST: usize = 110;
-    let column = (span.column.max(1) - 1) as usize;
-    let end = if span.end_line == span.line {
-        span.end_column.saturating_sub(1) as usize
-    } else {
-        column + 1
-    };
-    let end = end.max(column + 1);
-    let length = source.chars().count();
-    let from = if length > MOST && column > BEFORE {
-        column - BEFORE
-    } else {
-        0
-    };
-    let mut shown = String::from(if from > 0 { "…" } else { "" });
-    let (mut indent, mut width) = (None, 1);
-    for (at, c) in source.chars().enumerate().skip(from).take(MOST) {
-        if at == column {
-            indent = Some(shown.chars().count());
+impl Excerpt {
+    fn new(source: &str, span: Span) -> Self {
+        const BEFORE: usize = 60;
+        const MOST: usize = 110;
+        let column = (span.column.max(1) - 1) as usize;
+        let end = if span.end_line == span.line {
+            span.end_column.saturating_sub(1) as usize
+        } else {
+            column + 1
+        };
+        let end = end.max(column + 1);
+        let length = source.chars().count();
+        let from = if length > MOST && column > BEFORE {
+            column - BEFORE
+        } else {
+            0
+        };
+        let mut text = String::from(if from > 0 { "…" } else { "" });
+        let (mut indent, mut width) = (None, 1);
+        for (at, c) in source.chars().enumerate().skip(from).take(MOST) {
+            if at == column {
+                indent = Some(text.chars().count());
+            }
+            push_escaped(&mut text, c);
+            if at < end {
+                width = text.chars().count().saturating_sub(indent.unwrap_or(0)).max(1);
+            }
         }
-        push_escaped(&mut shown, c);
-        if at < end {
-            width = shown.chars().count().saturating_sub(indent.unwrap_or(0)).max(1);
+        let indent = indent.unwrap_or_else(|| text.chars().count());
+        if from + MOST < length {
+            text.push('…');
         }
+        let text = text.trim_end().to_owned();
+        Excerpt { text, indent, width }
     }
-    let indent = indent.unwrap_or_else(|| shown.chars().count());
-    if from + MOST < length {
-        shown.push('…');
-    }
-    (shown.trim_end().to_owned(), indent, width)
 }
 
 /// YAML's own idea of lines: LF, CRLF and a lone CR end one.
@@ -302,6 +359,18 @@ mod tests {
         faults.error(at(1, 1, 2), "first");
         let messages: Vec<String> = faults.into_sorted().into_iter().map(|f| f.message).collect();
         assert_eq!(messages, ["first", "second"]);
+    }
+
+    #[test]
+    fn a_flood_of_faults_is_counted_and_not_kept() {
+        let mut faults = Faults::new("p.yaml".into(), "a");
+        for column in 1..=5_000 {
+            faults.error(at(1, column, column + 1), "bad").help("x");
+        }
+        assert_eq!(faults.errors(), 5_000);
+        let list = faults.into_sorted();
+        assert_eq!(list.len(), 1_001);
+        assert_eq!(list[1_000].message, "4000 more faults in this file are not shown");
     }
 
     #[test]

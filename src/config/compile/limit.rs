@@ -3,16 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
-
 use super::{Compiler, Placed, Step};
 use crate::config::fault::{Span, quoted};
 use crate::config::keys::nearest;
-use crate::config::raw::{self, At, ExcessAction, RawDescriptor, RawExcess, RawLimit};
+use crate::config::raw::{At, ExcessAction, RawDescriptor, RawExcess, RawLimit};
 use crate::engine::key::Identity;
-use crate::engine::limit::{self, Algorithm, Excess, Limit, Numbers, Period, Plans, Unit, windows_of};
+use crate::engine::limit::{self, Algorithm, Excess, Limit, Numbers, Period, Plans, Unit};
 use crate::engine::overrides::OverrideIndex;
-use crate::engine::time::{Micros, Windows};
+use crate::engine::time::Micros;
 
 /// The name that the ceiling of the degraded mode answers under.
 const RESERVED: &str = "safety_ceiling";
@@ -85,7 +83,8 @@ impl<'r> Compiler<'r, '_, '_> {
         let plans = self.plans(raw, &algorithm);
         let numbers = match &plans {
             Some(plans) => plans.rows.get(&plans.default_plan).copied(),
-            None => Some(self.numbers(raw, None, &algorithm)),
+            None if raw.plans.is_empty() => Some(self.numbers(raw, None, &algorithm)),
+            None => None,
         };
         let excess = self.excess(raw);
         let overdraft = self.overdraft(raw, &algorithm, quota, excess.is_some());
@@ -180,103 +179,6 @@ impl<'r> Compiler<'r, '_, '_> {
                 self.error(raw.span, "this limit has no `unit`")
                     .help("write `unit: minute`, or `period: 30s`");
                 None
-            }
-        }
-    }
-
-    fn algorithm(&mut self, raw: &RawLimit, period: Option<&Period>) -> Algorithm {
-        let default = &self.policy.defaults.algorithm;
-        let kind = pick(&raw.algorithm, default).map_or(raw::Algorithm::FixedWindow, |at| at.value);
-        let own_zone = raw.time_zone.as_ref();
-        match kind {
-            raw::Algorithm::FixedWindow => {
-                self.window_keys(raw, "fixed_window");
-                let zone = self.zone(own_zone.or(self.policy.defaults.time_zone.as_ref()));
-                match period {
-                    None => Algorithm::FixedWindow(Windows::even(Micros::SECOND)),
-                    Some(Period { unit: Some(unit), .. }) if unit.length() >= Micros::DAY => {
-                        Algorithm::FixedWindow(windows_of(*unit, zone))
-                    }
-                    Some(period) => {
-                        self.unknown_to(
-                            own_zone.map(|at| at.span),
-                            "time_zone",
-                            "a period shorter than a day by the calendar",
-                        );
-                        Algorithm::FixedWindow(Windows::even(period.length))
-                    }
-                }
-            }
-            raw::Algorithm::SlidingWindow => {
-                self.window_keys(raw, "sliding_window");
-                self.unknown_to(own_zone.map(|at| at.span), "time_zone", "`sliding_window`");
-                let Some(period) = period else {
-                    return Algorithm::SlidingWindow(Windows::even(Micros::SECOND));
-                };
-                if matches!(period.unit, Some(Unit::Month | Unit::Year)) {
-                    self.error(
-                        raw.span,
-                        "`sliding_window` needs a period of one length; months and years differ",
-                    )
-                    .help("write `period: 30d`, or `algorithm: fixed_window` for calendar months");
-                }
-                let windows = period.unit.map(|unit| windows_of(unit, TimeZone::UTC));
-                Algorithm::SlidingWindow(windows.unwrap_or_else(|| Windows::even(period.length)))
-            }
-            raw::Algorithm::TokenBucket => {
-                self.unknown_to(own_zone.map(|at| at.span), "time_zone", "`token_bucket`");
-                Algorithm::TokenBucket
-            }
-            raw::Algorithm::LeakyBucket => {
-                self.unknown_to(own_zone.map(|at| at.span), "time_zone", "`leaky_bucket`");
-                for limit in with_rows(raw) {
-                    self.unknown_to(limit.burst.as_ref().map(|at| at.span), "burst", "`leaky_bucket`");
-                }
-                self.leaky_wait(raw);
-                Algorithm::LeakyBucket
-            }
-        }
-    }
-
-    fn window_keys(&mut self, raw: &RawLimit, algorithm: &str) {
-        let windows = format!("`{algorithm}`");
-        for limit in with_rows(raw) {
-            self.unknown_to(limit.burst.as_ref().map(|at| at.span), "burst", &windows);
-            self.unknown_to(limit.max_wait.as_ref().map(|at| at.span), "max_wait", &windows);
-        }
-    }
-
-    /// Notes a key that the algorithm does not know.
-    fn unknown_to(&mut self, span: Option<Span>, key: &str, to: &str) {
-        let Some(span) = span else { return };
-        let help = match key {
-            "burst" => "write `algorithm: token_bucket`, or take `burst` out",
-            "max_wait" => "write `algorithm: token_bucket` or `leaky_bucket`, or take `max_wait` out",
-            _ => "a zone moves the edges of `fixed_window` for day, week, month and year; take it out here",
-        };
-        self.error(span, format!("`{key}` has no meaning with {to}"))
-            .help(help);
-    }
-
-    fn leaky_wait(&mut self, raw: &RawLimit) {
-        let outer = pick(&raw.max_wait, &self.policy.defaults.max_wait).is_some();
-        let rows = !raw.plans.is_empty() && raw.plans.iter().all(|(_, row)| row.max_wait.is_some());
-        if !outer && !rows {
-            let span = raw.algorithm.as_ref().map_or(raw.span, |at| at.span);
-            self.error(span, "`leaky_bucket` has no `max_wait`")
-                .help("write how long a request may be held, as in `max_wait: 500ms`");
-        }
-    }
-
-    fn zone(&mut self, zone: Option<&At<String>>) -> TimeZone {
-        let Some(at) = zone else { return TimeZone::UTC };
-        match TimeZone::get(&at.value) {
-            Ok(zone) => zone,
-            Err(_) => {
-                let message = format!("no time zone is called {}", quoted(&at.value));
-                self.error(at.span, message)
-                    .help("write an IANA name such as `America/Sao_Paulo` or `UTC`");
-                TimeZone::UTC
             }
         }
     }
@@ -455,7 +357,8 @@ fn period_of(duration: Duration) -> Period {
     }
 }
 
-fn with_rows(raw: &RawLimit) -> impl Iterator<Item = &RawLimit> {
+/// A limit and the rows of its plans.
+pub(super) fn with_rows(raw: &RawLimit) -> impl Iterator<Item = &RawLimit> {
     std::iter::once(raw).chain(raw.plans.iter().map(|(_, row)| row))
 }
 
@@ -464,6 +367,7 @@ fn all_unlimited(raw: &RawLimit) -> bool {
     !raw.plans.is_empty() && rows.all(|(_, row)| row.unlimited.as_ref().is_some_and(|at| at.value))
 }
 
-fn pick<T: Clone>(own: &Option<At<T>>, default: &Option<At<T>>) -> Option<At<T>> {
+/// What is written, or else the default.
+pub(super) fn pick<T: Clone>(own: &Option<At<T>>, default: &Option<At<T>>) -> Option<At<T>> {
     own.as_ref().or(default.as_ref()).cloned()
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::limit::pick;
 use super::{Compiler, Step, each_limit};
 use crate::config::fault::quoted;
-use crate::config::raw::{self, RawLimit, RawOverride};
+use crate::config::raw::{self, Algorithm, RawLimit, RawOverride};
 use crate::engine::overrides::{Change, Override};
 use crate::engine::policy::Pattern;
 use crate::engine::time::Timestamp;
@@ -146,6 +147,24 @@ impl<'r> Compiler<'r, '_, '_> {
                 ),
             )
             .help("write a value that one of its descriptors meets");
+        }
+        let default = &self.policy.defaults.algorithm;
+        let bucket = |limit: &RawLimit| {
+            pick(&limit.algorithm, default).is_some_and(|at| at.value == Algorithm::TokenBucket)
+        };
+        if let Some(burst) = raw
+            .burst
+            .as_ref()
+            .filter(|_| !targets.iter().any(|(_, limit)| bucket(limit)))
+        {
+            self.error(
+                burst.span,
+                format!(
+                    "`burst` has no meaning: the limit {} is no `token_bucket`",
+                    quoted(name)
+                ),
+            )
+            .help("take `burst` out");
         }
         let unlimited =
             |limit: &RawLimit| limit.unlimited.as_ref().is_some_and(|at| at.value) && limit.plans.is_empty();

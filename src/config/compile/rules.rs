@@ -16,7 +16,7 @@ impl<'r> Compiler<'r, '_, '_> {
     /// The rules of one level.
     pub(super) fn level(&mut self, descriptors: &'r [RawDescriptor], path: &mut Vec<Step<'r>>) -> Level {
         let mut level = Level::default();
-        let mut first: HashMap<(&str, String), &'r RawDescriptor> = HashMap::new();
+        let mut first: HashMap<(&str, Option<String>), &'r RawDescriptor> = HashMap::new();
         self.readings(descriptors, &mut level);
         for descriptor in descriptors {
             let step = step(descriptor);
@@ -29,13 +29,11 @@ impl<'r> Compiler<'r, '_, '_> {
             if descriptor.broken {
                 continue;
             }
-            // No value can hold a NUL and be written in YAML plainly; it stands for "any value".
-            let written = value.clone().unwrap_or_else(|| "\0".to_owned());
-            if let Some(before) = first.get(&(step.key, written.clone())) {
+            if let Some(before) = first.get(&(step.key, value.clone())) {
                 self.duplicate(descriptor, before);
                 continue;
             }
-            first.insert((step.key, written), descriptor);
+            first.insert((step.key, value.clone()), descriptor);
             let rules = level.keys.entry(step.key.into()).or_default();
             match value {
                 None => rules.any = Some(node),
@@ -102,11 +100,11 @@ impl<'r> Compiler<'r, '_, '_> {
         let help = "all descriptors of one key on one level read its values in one way";
         for descriptor in descriptors {
             let rules = level.keys.entry(step(descriptor).key.into()).or_default();
-            if let Some(own) = &descriptor.address {
-                if *rules.address.get_or_insert(address_rule(own)) != address_rule(own) {
-                    self.error(own.span, "another `address` for the same key above")
-                        .help(help);
-                }
+            if let Some(own) = &descriptor.address
+                && *rules.address.get_or_insert(address_rule(own)) != address_rule(own)
+            {
+                self.error(own.span, "another `address` for the same key above")
+                    .help(help);
             }
             rules.normalize_path |= descriptor.normalize.is_some();
         }
@@ -163,7 +161,7 @@ pub(super) fn step(descriptor: &RawDescriptor) -> Step<'_> {
     }
 }
 
-pub(super) fn address_rule(raw: &RawAddress) -> AddressRule {
+pub(in crate::config) fn address_rule(raw: &RawAddress) -> AddressRule {
     let default = AddressRule::default();
     let prefix = |at: &Option<At<u32>>, default: u8| {
         at.as_ref()
