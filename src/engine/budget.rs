@@ -126,7 +126,7 @@ impl<'p> Terms<'p> {
         match self.algorithm {
             Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
                 let window = windows.at(now);
-                if state == State::default() {
+                if state.used == 0 && state.part == 0 {
                     return (
                         State {
                             at: window.index,
@@ -264,25 +264,19 @@ impl<'p> Terms<'p> {
                 let reset = match (state.used, state.part) {
                     (0, 0) => Micros::ZERO,
                     (0, _) => window.end.since(now),
-                    _ => Micros(window.end.since(now).0 + self.period.0),
+                    _ => window.end.since(now).saturating_add(self.period),
                 };
                 (remaining, reset)
             }
             Algorithm::TokenBucket => {
                 let free = self.product(self.burst).saturating_sub(self.parts(&state));
                 let remaining = u64::try_from(free / u128::from(self.period.0)).unwrap_or(0);
-                (
-                    remaining.min(capacity),
-                    self.drain_time(self.parts(&state)).unwrap_or(Micros::ZERO),
-                )
+                (remaining, self.bucket_reset(state, now))
             }
-            Algorithm::LeakyBucket => {
-                let parts = self.parts(&state);
-                (
-                    self.accepted(parts),
-                    self.drain_time(parts).unwrap_or(Micros::ZERO),
-                )
-            }
+            Algorithm::LeakyBucket => (
+                self.accepted(self.queued(state, now)),
+                self.bucket_reset(state, now),
+            ),
         };
         let remaining = remaining.min(capacity);
         let next_unit = if remaining >= capacity {
@@ -366,7 +360,7 @@ impl<'p> Terms<'p> {
             (room / u128::from(state.used)).min(period)
         };
         let view = u64::try_from(view).unwrap_or(self.period.0);
-        Some(Micros(window.end.since(now).0 + (self.period.0 - view)))
+        Some(window.end.since(now).saturating_add(Micros(self.period.0 - view)))
     }
 
     /// How long until `over` parts have drained.
@@ -375,16 +369,30 @@ impl<'p> Terms<'p> {
             return Some(Micros::ZERO);
         }
         // A stored time in the future drains nothing until the clock is there.
-        let ahead = state.at.saturating_sub(now.0);
-        Some(Micros(self.drain_time(over)?.0.saturating_add(ahead)))
+        let ahead = Timestamp(state.at).since(now);
+        Some(self.drain_time(over)?.saturating_add(ahead))
+    }
+
+    fn bucket_reset(&self, state: State, now: Timestamp) -> Micros {
+        self.bucket_wait(state, self.parts(&state), now)
+            .unwrap_or(Micros::ZERO)
+    }
+
+    /// What a leaky bucket must drain before the next request starts, with the time that a stored time
+    /// in the future stands still, in parts.
+    fn queued(&self, state: State, now: Timestamp) -> u128 {
+        match self.parts(&state) {
+            0 => 0,
+            parts => parts + u128::from(Timestamp(state.at).since(now).0) * u128::from(self.units),
+        }
     }
 
     fn until_remaining(&self, state: State, remaining: u64, now: Timestamp) -> Micros {
         let wait = match self.algorithm {
             Algorithm::LeakyBucket => {
                 // The `remaining`-th request of cost 1 waits for those before it.
-                let queued = self.parts(&state) + self.product(remaining - 1);
-                self.bucket_wait(state, queued.saturating_sub(self.wait_parts()), now)
+                let queued = self.queued(state, now) + self.product(remaining - 1);
+                self.drain_time(queued.saturating_sub(self.wait_parts()))
             }
             _ => self.wait_for(state, remaining, now),
         };
