@@ -50,9 +50,19 @@ impl Identity {
             limit.push('/');
             escape(&mut limit, zone);
         }
+        Self::of(domain, keys, &limit)
+    }
+
+    /// The identity of a limit that came with a request: of its own, whatever the policy's are called.
+    pub fn of_wire(domain: &str, keys: &[&str], period: &Period) -> Self {
+        // No name can hold the mark: it would be escaped.
+        Self::of(domain, keys, &format!("!override/{}", period.text))
+    }
+
+    fn of(domain: &str, keys: &[&str], limit: &str) -> Self {
         // Only the policy's author chooses what is hashed here, so a fixed key will do.
         let mut hasher = SipHasher13::new();
-        for part in [domain].iter().chain(keys).chain(&[limit.as_str()]) {
+        for part in [domain].iter().chain(keys).chain(&[limit]) {
             hasher.write_u64(part.len() as u64);
             hasher.write(part.as_bytes());
         }
