@@ -379,6 +379,7 @@ impl KeyRules {
             let node = self.find(address.as_deref().unwrap_or(value))?;
             counted = match (&node.matches, address) {
                 (Match::Exact, Some(address)) => Cow::Owned(address),
+                (Match::Exact, None) => Cow::Borrowed(value),
                 _ => rule.network(value),
             };
             node
@@ -447,7 +448,7 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         // The keys of a limit sent along are the caller's bytes: they do not become a label.
         label: "override".into(),
         name: None,
-        identity: Identity::new(&domain.name, &keys, Some("override"), &algorithm, &period),
+        identity: Identity::of_wire(&domain.name, &keys, &period),
         algorithm,
         period,
         numbers: Numbers {
