@@ -15,3 +15,10 @@ pub mod engine;
 pub mod grpc;
 pub mod limiter;
 pub mod store;
+
+#[cfg(test)]
+extern crate self as cota;
+
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;

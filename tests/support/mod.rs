@@ -1,0 +1,4 @@
+//! What several tests build on.
+
+pub mod model;
+pub mod policy;
