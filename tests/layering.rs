@@ -63,12 +63,12 @@ const LAYERS: [Layer; 12] = [
     },
     Layer {
         name: "limiter",
-        uses: &[All("engine"), Items("store"), All("usage")],
+        uses: &[All("engine"), All("clock"), Items("store"), All("usage")],
         never: &["axum", "tonic", "prost", "prometheus_client"],
     },
     Layer {
         name: "config",
-        uses: &[All("engine")],
+        uses: &[All("engine"), All("clock")],
         never: &["axum", "tonic", "prost"],
     },
     Layer {
@@ -78,7 +78,14 @@ const LAYERS: [Layer; 12] = [
     },
     Layer {
         name: "grpc",
-        uses: &[All("engine"), All("limiter"), All("answer"), All("telemetry")],
+        uses: &[
+            All("engine"),
+            All("clock"),
+            Items("store"),
+            All("limiter"),
+            All("answer"),
+            All("telemetry"),
+        ],
         never: &["axum", "granit_parser"],
     },
     Layer {
@@ -90,6 +97,8 @@ const LAYERS: [Layer; 12] = [
             All("overrides"),
             Part("config", "watch"),
             All("telemetry"),
+            // The generated messages only: `/json` speaks them.
+            Part("grpc", "proto"),
         ],
         never: &[],
     },
@@ -112,7 +121,14 @@ const LAYERS: [Layer; 12] = [
     },
     Layer {
         name: "cli",
-        uses: &[All("app"), All("config"), All("engine"), All("usage")],
+        uses: &[
+            All("app"),
+            All("config"),
+            All("engine"),
+            All("clock"),
+            All("telemetry"),
+            All("usage"),
+        ],
         never: &[],
     },
 ];

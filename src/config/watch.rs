@@ -6,7 +6,6 @@
 //! it gave before: a file its domains, a domain its rules.
 
 use std::collections::HashMap;
-use std::hash::Hasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use notify::Watcher as _;
-use siphasher::sip::SipHasher13;
 use tokio::sync::mpsc;
 
 use super::fault::{Fault, Severity};
@@ -222,7 +220,7 @@ impl Reloader {
             held.entry(Arc::clone(&item.file))
                 .or_default()
                 .push(item.name.clone());
-            let Some(mut domain) = item.domain else {
+            let Some(domain) = item.domain else {
                 failed += 1;
                 continue;
             };
@@ -232,11 +230,6 @@ impl Reloader {
             {
                 notes.push(format!("{}: domain {} lost its last limit", item.file, item.name));
             }
-            let text = sources
-                .iter()
-                .find(|source| source.name == item.file)
-                .map_or("", |source| &source.text);
-            Arc::make_mut(&mut domain).revision = revision(text).into();
             fresh += 1;
             next.domains.insert(item.name, domain);
         }
@@ -305,13 +298,6 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
             );
         }
     }
-}
-
-/// Sixteen hex digits that tell one text from another.
-fn revision(text: &str) -> String {
-    let mut hasher = SipHasher13::new();
-    hasher.write(text.as_bytes());
-    format!("{:016x}", hasher.finish())
 }
 
 /// The policy files under the paths, for one look.
