@@ -164,7 +164,7 @@ fn a_forbidden_path_is_found_however_it_is_written() {
         ("engine::limit", "use crate::store::Store;", "crate::store::Store"),
         (
             "engine::limit",
-            "use crate::{engine::key, clock::Clock};",
+            "use crate::{engine::key as k, clock::Clock as _};",
             "crate::clock::Clock",
         ),
         (
@@ -357,7 +357,12 @@ fn tree<'c>(code: &'c str, base: &[String], found: &mut Vec<Vec<String>>) -> &'c
         Some(rest) if end > 0 => tree(rest, &path, found),
         _ => {
             found.push(path);
-            &code[end..]
+            let after = &code[end..];
+            // Another name for it is no path.
+            match after.strip_prefix(" as ") {
+                Some(alias) => alias.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_'),
+                None => after,
+            }
         }
     }
 }
