@@ -7,11 +7,14 @@
 
 use std::future::Future;
 
-use crate::engine::decision::Decision;
+use smallvec::SmallVec;
+
+use crate::engine::decision::{Decision, Slot};
 use crate::engine::resolve::Resolved;
-use crate::engine::time::Micros;
+use crate::engine::time::{Micros, Timestamp};
 
 pub mod memory;
+pub mod redis;
 
 /// A keeper of budgets.
 pub trait Store: Send + Sync + 'static {
@@ -28,6 +31,18 @@ pub trait Store: Send + Sync + 'static {
     /// Gives back what a decision charged, because its caller went away while the answer was held. It
     /// need not be done when this returns, and what is lost on the way is lost to the caller.
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision);
+}
+
+/// What a shared store says of one caller's part of a request: enough to run the same transition here
+/// and know the rest.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The part was charged as asked.
+    pub charged: bool,
+    /// The store's time.
+    pub now: Timestamp,
+    /// What it held of each budget before.
+    pub slots: SmallVec<[Slot; 4]>,
 }
 
 /// Why a store gave no answer.

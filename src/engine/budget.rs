@@ -425,7 +425,7 @@ impl<'p> Terms<'p> {
     }
 
     /// Where a debt stops: the full budget and what the limit earns in a day, or in its period if longer.
-    fn deepest(&self) -> u64 {
+    pub fn deepest(&self) -> u64 {
         let span = u128::from(self.period.max(Micros::DAY).0);
         let earned = u128::from(self.units) * span / u128::from(self.period.0);
         u64::try_from(earned + u128::from(self.capacity()))

@@ -150,8 +150,10 @@ local function refund(c, units, used, part)
   return used - units, part
 end
 
--- When the state will equal the initial one, in milliseconds, rounded up.
-local function forgotten(c, units, used, part, at)
+-- When the state will equal the initial one, in milliseconds, rounded up. What takes ten years is
+-- forgotten then: an expiry has to fit an integer of the server's.
+local TEN_YEARS = 315360000000
+local function ends_at(c, units, used, part, at)
   if used == 0 and part == 0 then return floor(now / 1000) end
   local algorithm, period = c[ALGORITHM], c[PERIOD]
   if algorithm == SLIDING then
@@ -167,6 +169,9 @@ local function forgotten(c, units, used, part, at)
   local from = at > now and at or now
   local drains = units > 0 and (used * period + part) / units or period
   return math.ceil((from + drains) / 1000) + 1
+end
+local function forgotten(c, units, used, part, at)
+  return math.min(ends_at(c, units, used, part, at), floor(now / 1000) + TEN_YEARS)
 end
 
 local asked = cmsgpack.unpack(ARGV[1])
