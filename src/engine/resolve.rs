@@ -431,7 +431,8 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         // The keys of a limit sent along are the caller's bytes: they do not become a label.
         label: "override".into(),
         name: None,
-        identity: Identity::new(&domain.name, &keys, Some("override"), &algorithm, &period),
+        // No limit of a policy has an empty name, so none shares a budget with it.
+        identity: Identity::new(&domain.name, &keys, Some(""), &algorithm, &period),
         algorithm,
         period,
         numbers: Numbers {

@@ -18,7 +18,7 @@ use std::hash::Hasher as _;
 use super::{Store, StoreError};
 use crate::clock::Clock;
 use crate::engine::budget::State;
-use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, settle};
+use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, give_back, settle};
 use crate::engine::limit::Excess;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
@@ -185,16 +185,7 @@ impl<C: Clock> Memory<C> {
         let now = self.clock.now();
         let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
         for (charge, place) in resolved.charges.iter().zip(&places) {
-            let shard = locked.shard(place.shard);
-            let lane = if charge.limit.excess.is_some() {
-                shard.read(place.lane())
-            } else {
-                State::default()
-            };
-            let slot = Slot {
-                main: shard.read(*place),
-                lane,
-            };
+            let slot = locked.slot(charge, *place);
             evaluations.push(evaluate(charge, slot, now, wait_cap));
         }
         let decision = settle(resolved, &evaluations, now);
@@ -236,10 +227,12 @@ impl<C: Clock> Memory<C> {
         let full = shard.table.len() >= self.per_shard;
         let same = |entry: &Entry| entry.hash == place.hash && entry.tail == place.tail;
         let initial = state.used == 0 && state.part == 0;
-        if full && !initial && shard.table.find(place.hash, same).is_none() {
-            if let Some(kind) = shard.evict(seconds) {
-                self.evictions[kind as usize].fetch_add(1, Ordering::Relaxed);
-            }
+        if full
+            && !initial
+            && shard.table.find(place.hash, same).is_none()
+            && let Some(kind) = shard.evict(seconds)
+        {
+            self.evictions[kind as usize].fetch_add(1, Ordering::Relaxed);
         }
         match shard.table.entry(place.hash, same, |entry| entry.hash) {
             TableEntry::Occupied(found) if initial => {
@@ -278,6 +271,16 @@ impl Locked<'_> {
         &mut found
             .expect("every shard of a request is locked before it is used")
             .1
+    }
+
+    /// What is kept of a charge's budget.
+    fn slot(&mut self, charge: &Charge<'_>, place: Place) -> Slot {
+        let shard = self.shard(place.shard);
+        let lane = charge.limit.excess.map(|_| shard.read(place.lane()));
+        Slot {
+            main: shard.read(place),
+            lane: lane.unwrap_or_default(),
+        }
     }
 }
 
@@ -335,23 +338,11 @@ impl<C: Clock> Store for Memory<C> {
         let mut locked = self.lock(&places);
         let now = self.clock.now();
         for (i, charge) in resolved.charges.iter().enumerate() {
-            let (true, Some(cost)) = (decision.verdicts[i].charged, charge.spend) else {
-                continue;
-            };
-            let place = places[i];
-            let shard = locked.shard(place.shard);
-            let lane = if charge.limit.excess.is_some() {
-                shard.read(place.lane())
-            } else {
-                State::default()
-            };
-            let terms = charge.terms();
-            let (main, _) = terms.advance(shard.read(place), now);
-            let slot = Slot {
-                main: terms.refund(main, cost),
-                lane,
-            };
-            self.write(&mut locked, place, charge, slot, now);
+            if decision.verdicts[i].charged {
+                let slot = locked.slot(charge, places[i]);
+                let slot = give_back(charge, &decision.verdicts[i], slot, decision.at, now);
+                self.write(&mut locked, places[i], charge, slot, now);
+            }
         }
     }
 }
