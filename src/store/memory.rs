@@ -19,7 +19,7 @@ use super::{Store, StoreError};
 use crate::clock::Clock;
 use crate::engine::budget::State;
 use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, give_back, settle};
-use crate::engine::limit::Excess;
+use crate::engine::limit::{Excess, Unit};
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
 
@@ -35,7 +35,8 @@ const LONGEST_SEARCH: usize = 1_024;
 pub struct Memory<C> {
     shards: Box<[Mutex<Shard>]>,
     keys: (u64, u64),
-    started: Timestamp,
+    /// What expiries are counted from.
+    epoch: Timestamp,
     per_shard: usize,
     evictions: [AtomicU64; 2],
     clock: C,
@@ -74,7 +75,7 @@ struct Shard {
 struct Entry {
     hash: u64,
     tail: u32,
-    /// When it can be forgotten (28 bits of seconds since the store began) and how used it is (4 bits).
+    /// When it can be forgotten (28 bits of seconds since the store's epoch) and how used it is (4 bits).
     meta: u32,
     state: State,
 }
@@ -114,11 +115,12 @@ impl Place {
 impl<C: Clock> Memory<C> {
     /// A store that keeps at most `max_keys` budgets, within a few per cent.
     pub fn new(clock: C, max_keys: usize) -> Self {
-        let started = clock.now();
+        // A year back, so that a clock that is set back later still finds itself after it.
+        let epoch = Timestamp(clock.now().0.saturating_sub(Unit::Year.length().0));
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             keys: (fastrand::u64(..), fastrand::u64(..)),
-            started,
+            epoch,
             per_shard: max_keys.div_ceil(SHARDS).max(1),
             evictions: [const { AtomicU64::new(0) }; 2],
             clock,
@@ -150,7 +152,7 @@ impl<C: Clock> Memory<C> {
 
     /// Forgets budgets whose state has become the initial one, in one of [`Self::sweeps`] parts.
     pub fn sweep(&self, part: usize) {
-        let seconds = self.clock.now().since(self.started).0 / Micros::SECOND.0;
+        let seconds = self.clock.now().since(self.epoch).0 / Micros::SECOND.0;
         let mut shard = self.shards[part % SHARDS].lock();
         shard.table.retain(|entry| !entry.expired(seconds));
         let (len, room) = (shard.table.len(), shard.table.capacity());
@@ -207,18 +209,18 @@ impl<C: Clock> Memory<C> {
     fn write(&self, locked: &mut Locked<'_>, place: Place, charge: &Charge<'_>, slot: Slot, now: Timestamp) {
         let shard = locked.shard(place.shard);
         let terms = charge.terms();
-        let since_start = |at: Timestamp| at.since(self.started).secs_ceil().min(EXPIRY_MAX) as u32;
-        let seconds = now.since(self.started).0 / Micros::SECOND.0;
+        let seconds_at = |at: Timestamp| at.since(self.epoch).secs_ceil().min(EXPIRY_MAX) as u32;
+        let seconds = now.since(self.epoch).0 / Micros::SECOND.0;
         let pressure = |used: u64, capacity: u64| {
             let fifteenths = u128::from(used) * u128::from(EXHAUSTED) / u128::from(capacity.max(1));
             u32::try_from(fifteenths).unwrap_or(EXHAUSTED).min(EXHAUSTED)
         };
         let meta = pressure(slot.main.used, terms.capacity()) << EXPIRY_BITS
-            | since_start(terms.forgotten_at(slot.main, now));
+            | seconds_at(terms.forgotten_at(slot.main, now));
         self.put(shard, place, slot.main, meta, seconds);
         if let (Some(Excess { .. }), Some(lane)) = (charge.limit.excess, terms.lane()) {
             let meta = pressure(slot.lane.used, lane.capacity()) << EXPIRY_BITS
-                | since_start(lane.forgotten_at(slot.lane, now));
+                | seconds_at(lane.forgotten_at(slot.lane, now));
             self.put(shard, place.lane(), slot.lane, meta, seconds);
         }
     }
