@@ -48,12 +48,12 @@ pub struct GrpcServer<S, C> {
 }
 
 impl<S: Store, C: Clock> GrpcServer<S, C> {
-    /// A server over a limiter.
-    pub fn new(limiter: Arc<Limiter<S, C>>) -> Self {
-        Self {
-            limiter,
-            health: Health(HealthReporter::new()),
-        }
+    /// A server over a limiter, not serving until its health is set.
+    pub async fn new(limiter: Arc<Limiter<S, C>>) -> Self {
+        let health = Health(HealthReporter::new());
+        // The reporter itself begins with a server that serves and knows no other name.
+        health.set(false).await;
+        Self { limiter, health }
     }
 
     /// A handle to its health.
