@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::time::{Micros, Timestamp};
 
@@ -22,6 +22,23 @@ impl Clock for SystemClock {
         // A clock before 1970 is a broken clock: it stands still at zero rather than panic.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(Micros::from(since).0)
+    }
+}
+
+/// Measures how long something took, on the monotonic clock: the wall clock may step meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// A stopwatch that runs.
+    #[expect(clippy::disallowed_methods, reason = "this is the place")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// How long it has run.
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
     }
 }
 

@@ -12,3 +12,6 @@ pub mod policy;
 pub mod resolve;
 pub mod response;
 pub mod time;
+
+#[cfg(test)]
+mod testing;

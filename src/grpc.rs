@@ -4,3 +4,4 @@ pub mod convert;
 pub mod proto;
 pub mod rate_limit;
 pub mod server;
+pub mod socket;

@@ -3,22 +3,36 @@
 //! The layers, from the bottom; each may use only what stands before it (`tests/layering.rs` holds it):
 //!
 //! - [`engine`]: what a request meets and how it is decided; pure.
+//! - [`config`]: policy files to policies.
 //! - [`clock`]: the time.
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
+//! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
+//! - [`http`]: the port for people, probes and scrapers.
+//! - [`app`]: puts them together.
+//! - [`cli`]: the command line.
 
 pub mod answer;
+pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod engine;
 pub mod grpc;
+pub mod http;
 pub mod limiter;
 pub mod store;
+pub mod telemetry;
 
 #[cfg(test)]
 extern crate self as cota;
 
+// Unit tests build their values with what the integration tests use.
 #[cfg(test)]
-#[path = "../tests/support/mod.rs"]
-mod support;
+#[path = "../tests/support"]
+mod support {
+    pub(crate) mod model;
+    pub(crate) mod policy;
+}

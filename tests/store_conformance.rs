@@ -76,6 +76,7 @@ macro_rules! conformance {
             changed_numbers_keep_what_was_spent
             a_state_that_is_initial_again_is_gone
             a_clock_that_steps_back_hands_nothing_out
+            a_clock_that_was_far_ahead_locks_nobody_out
         }
         conformance! { $name, $harness, several:
             one_refusing_limit_keeps_all_uncharged

@@ -126,7 +126,7 @@ impl<'p> Terms<'p> {
         match self.algorithm {
             Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
                 let window = windows.at(now);
-                if state == State::default() {
+                if state.used == 0 && state.part == 0 {
                     return (
                         State {
                             at: window.index,
@@ -261,47 +261,21 @@ impl<'p> Terms<'p> {
     /// What an advanced state shows at `now`.
     pub fn view(&self, state: State, now: Timestamp) -> View {
         let capacity = self.capacity();
-        let (remaining, reset) = match self.algorithm {
-            Algorithm::FixedWindow(windows) => {
-                // Debt is carried: the whole budget is back when as many windows ended as it fills.
-                let owed = if self.overdraft && self.units > 0 {
-                    state.used.div_ceil(self.units)
-                } else {
-                    1
-                };
-                let end = windows.start(state.at.saturating_add(owed.max(1)));
-                (self.units.saturating_sub(state.used), end.since(now))
-            }
+        let remaining = match self.algorithm {
+            Algorithm::FixedWindow(_) => self.units.saturating_sub(state.used),
             Algorithm::SlidingWindow(windows) => {
-                let window = windows.window(state.at);
-                let left = window.end.since(now).min(self.period);
+                let left = windows.window(state.at).end.since(now).min(self.period);
                 let free = self
                     .product(self.units)
                     .saturating_sub(self.product(state.used))
                     .saturating_sub(u128::from(state.part) * u128::from(left.0));
-                let remaining = u64::try_from(free / u128::from(self.period.0)).unwrap_or(0);
-                let reset = match (state.used, state.part) {
-                    (0, 0) => Micros::ZERO,
-                    (0, _) => window.end.since(now),
-                    _ => Micros(window.end.since(now).0 + self.period.0),
-                };
-                (remaining, reset)
+                u64::try_from(free / u128::from(self.period.0)).unwrap_or(0)
             }
             Algorithm::TokenBucket => {
                 let free = self.product(self.burst).saturating_sub(self.parts(&state));
-                let remaining = u64::try_from(free / u128::from(self.period.0)).unwrap_or(0);
-                (
-                    remaining.min(capacity),
-                    self.drain_time(self.parts(&state)).unwrap_or(Micros::ZERO),
-                )
+                u64::try_from(free / u128::from(self.period.0)).unwrap_or(0)
             }
-            Algorithm::LeakyBucket => {
-                let parts = self.parts(&state);
-                (
-                    self.accepted(parts),
-                    self.drain_time(parts).unwrap_or(Micros::ZERO),
-                )
-            }
+            Algorithm::LeakyBucket => self.accepted(self.queued(state, now)),
         };
         let remaining = remaining.min(capacity);
         let next_unit = if remaining >= capacity {
@@ -311,19 +285,46 @@ impl<'p> Terms<'p> {
         };
         View {
             remaining,
-            reset,
+            reset: self.whole_at(state).map_or(Micros::ZERO, |at| at.since(now)),
             next_unit,
         }
     }
 
-    /// When an advanced state will equal the initial one, if nothing more is spent: it may be forgotten then.
+    /// When a state will equal the initial one, if nothing more is spent: it may be forgotten then.
     pub fn forgotten_at(&self, state: State, now: Timestamp) -> Timestamp {
+        if state.used == 0 && state.part == 0 {
+            return now;
+        }
+        // Without a rate nothing drains; such a budget can only be used by a limit lowered to zero.
+        self.whole_at(state)
+            .unwrap_or_else(|| now.plus(self.period))
+            .max(now)
+    }
+
+    /// When the whole budget is back; of a fixed window, when it ends. `None` without a rate.
+    fn whole_at(&self, state: State) -> Option<Timestamp> {
         match self.algorithm {
-            _ if state.used == 0 && state.part == 0 => now,
-            Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => now.plus(self.view(state, now).reset),
-            // Without a rate nothing drains; such a budget can only be used by a limit lowered to zero.
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Timestamp(state.at.max(now.0))
-                .plus(self.drain_time(self.parts(&state)).unwrap_or(self.period)),
+            Algorithm::FixedWindow(windows) => {
+                // Debt is carried: the whole budget is back when as many windows ended as it fills.
+                let owed = if self.overdraft && self.units > 0 {
+                    state.used.div_ceil(self.units)
+                } else {
+                    1
+                };
+                Some(windows.start(state.at.saturating_add(owed.max(1))))
+            }
+            Algorithm::SlidingWindow(windows) => {
+                let window = windows.window(state.at);
+                Some(match (state.used, state.part) {
+                    (0, 0) => window.start,
+                    (0, _) => window.end,
+                    _ => window.end.plus(self.period),
+                })
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let drained = self.drain_time(self.parts(&state))?;
+                Some(Timestamp(state.at).plus(drained))
+            }
         }
     }
 
@@ -362,8 +363,11 @@ impl<'p> Terms<'p> {
                 };
                 self.bucket_wait(state, over, now)
             }
-            // A queue, however long, is not a debt.
-            Algorithm::LeakyBucket if cost == 0 => Some(Micros::ZERO),
+            Algorithm::LeakyBucket if cost == 0 => {
+                // A full queue is no debt: one that waits `max_wait`, and its own unit.
+                let full = self.wait_parts() + self.product(1);
+                self.bucket_wait(state, self.parts(&state).saturating_sub(full), now)
+            }
             Algorithm::LeakyBucket => self.bucket_wait(state, self.parts(&state), now),
         }
     }
@@ -389,7 +393,7 @@ impl<'p> Terms<'p> {
             (room / u128::from(state.used)).min(period)
         };
         let view = u64::try_from(view).unwrap_or(self.period.0);
-        Some(Micros(window.end.since(now).0 + (self.period.0 - view)))
+        Some(window.end.since(now).saturating_add(Micros(self.period.0 - view)))
     }
 
     /// How long until `over` parts have drained.
@@ -398,16 +402,25 @@ impl<'p> Terms<'p> {
             return Some(Micros::ZERO);
         }
         // A stored time in the future drains nothing until the clock is there.
-        let ahead = state.at.saturating_sub(now.0);
-        Some(Micros(self.drain_time(over)?.0.saturating_add(ahead)))
+        let ahead = Timestamp(state.at).since(now);
+        Some(self.drain_time(over)?.saturating_add(ahead))
+    }
+
+    /// What a leaky bucket must drain before the next request starts, with the time that a stored time
+    /// in the future stands still, in parts.
+    fn queued(&self, state: State, now: Timestamp) -> u128 {
+        match self.parts(&state) {
+            0 => 0,
+            parts => parts + u128::from(Timestamp(state.at).since(now).0) * u128::from(self.units),
+        }
     }
 
     fn until_remaining(&self, state: State, remaining: u64, now: Timestamp) -> Micros {
         let wait = match self.algorithm {
             Algorithm::LeakyBucket => {
                 // The `remaining`-th request of cost 1 waits for those before it.
-                let queued = self.parts(&state) + self.product(remaining - 1);
-                self.bucket_wait(state, queued.saturating_sub(self.wait_parts()), now)
+                let queued = self.queued(state, now) + self.product(remaining - 1);
+                self.drain_time(queued.saturating_sub(self.wait_parts()))
             }
             _ => self.wait_for(state, remaining, now),
         };

@@ -27,7 +27,8 @@ pub struct Evaluation {
     pub base: Slot,
     /// The state once charged.
     pub charged: Slot,
-    /// A stored time lay too far in the future.
+    /// A stored time lay too far in the future. `base` must then be kept even if nothing is charged: while
+    /// the stored time stays where it was, each request would bring it back to the same distance ahead.
     pub clamped: bool,
 }
 

@@ -50,9 +50,19 @@ impl Identity {
             limit.push('/');
             escape(&mut limit, zone);
         }
+        Self::of(domain, keys, &limit)
+    }
+
+    /// The identity of a limit that came with a request: of its own, whatever the policy's are called.
+    pub fn of_wire(domain: &str, keys: &[&str], period: &Period) -> Self {
+        // No name can hold the mark: it would be escaped.
+        Self::of(domain, keys, &format!("!override/{}", period.text))
+    }
+
+    fn of(domain: &str, keys: &[&str], limit: &str) -> Self {
         // Only the policy's author chooses what is hashed here, so a fixed key will do.
         let mut hasher = SipHasher13::new();
-        for part in [domain].iter().chain(keys).chain(&[limit.as_str()]) {
+        for part in [domain].iter().chain(keys).chain(&[limit]) {
             hasher.write_u64(part.len() as u64);
             hasher.write(part.as_bytes());
         }
@@ -89,7 +99,7 @@ pub struct BudgetKey<'a> {
 
 impl BudgetKey<'_> {
     /// Feeds what identifies the budget to a hasher, injectively.
-    pub fn hash(&self, hasher: &mut SipHasher13) {
+    pub fn feed(&self, hasher: &mut SipHasher13) {
         hasher.write_u128(self.identity.digest);
         for value in self.values {
             hasher.write_u64(value.len() as u64);
@@ -98,19 +108,15 @@ impl BudgetKey<'_> {
     }
 
     /// Feeds what identifies the caller to a hasher: the same for all budgets of one caller.
-    pub fn hash_partition(&self, hasher: &mut SipHasher13) {
-        match self
-            .caller
-            .and_then(|i| Some((self.identity.keys.get(i)?, self.values.get(i)?)))
-        {
-            Some((key, value)) => {
-                for part in [&self.identity.domain, key].map(|part| part.as_bytes()) {
-                    hasher.write_u64(part.len() as u64);
-                    hasher.write(part);
-                }
-                hasher.write(value.as_bytes());
-            }
-            None => hasher.write_u128(self.identity.digest),
+    pub fn feed_partition(&self, hasher: &mut SipHasher13) {
+        let mut feed = |part: &str| {
+            hasher.write_u64(part.len() as u64);
+            hasher.write(part.as_bytes());
+        };
+        feed(&self.identity.domain);
+        for (key, value) in self.tag() {
+            feed(key);
+            feed(value);
         }
     }
 
@@ -119,29 +125,38 @@ impl BudgetKey<'_> {
     pub fn text(&self) -> String {
         let mut out = String::from("{");
         escape(&mut out, &self.identity.domain);
-        let steps = || self.identity.keys.iter().zip(self.values);
-        let step = |out: &mut String, (key, value): (&Box<str>, &Cow<'_, str>)| {
-            escape(out, key);
-            out.push('=');
-            escape(out, value);
-        };
-        if let Some(caller) = self.caller.and_then(|i| steps().nth(i)) {
-            out.push('|');
-            step(&mut out, caller);
-            out.push('}');
-        } else {
-            out.push('}');
-        }
         out.push('|');
-        for (i, entry) in steps().enumerate() {
-            if i > 0 {
-                out.push(',');
-            }
-            step(&mut out, entry);
-        }
+        write_entries(&mut out, self.tag());
+        out.push_str("}|");
+        write_entries(&mut out, self.entries());
         out.push('|');
         out.push_str(&self.identity.limit);
         out
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        let keys = self.identity.keys.iter().map(|key| &**key);
+        keys.zip(self.values.iter().map(|value| &**value))
+    }
+
+    /// The entries that place the budget: the caller's, or all of a path that is literal throughout. A
+    /// rule for one value thus shares its place with the rule for every value that it was taken out of.
+    fn tag(&self) -> impl Iterator<Item = (&str, &str)> {
+        let caller = self.caller;
+        let entries = self.entries().enumerate();
+        let placing = entries.filter(move |(i, _)| caller.is_none_or(|caller| caller == *i));
+        placing.map(|(_, entry)| entry)
+    }
+}
+
+fn write_entries<'a>(out: &mut String, entries: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (i, (key, value)) in entries.enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        escape(out, key);
+        out.push('=');
+        escape(out, value);
     }
 }
 
@@ -190,6 +205,44 @@ mod tests {
                 Some("search")
             ),
             "{api|tenant=acme}|tenant=acme,route=/v1/search|search/token_bucket/minute"
+        );
+    }
+
+    #[test]
+    fn a_literal_path_is_its_own_place() {
+        let place = |entries: &[(&str, &str)], name, caller| {
+            let keys: Vec<&str> = entries.iter().map(|(key, _)| *key).collect();
+            let values: Values<'_> = entries.iter().map(|(_, value)| Cow::Borrowed(*value)).collect();
+            let (algorithm, period) = (Algorithm::TokenBucket, Unit::Minute.period());
+            let identity = Identity::new("api", &keys, name, &algorithm, &period);
+            let key = BudgetKey {
+                identity: &identity,
+                values: &values,
+                caller,
+            };
+            let mut hasher = SipHasher13::new();
+            key.feed_partition(&mut hasher);
+            let text = key.text();
+            (
+                hasher.finish128().as_u128(),
+                text[..=text.find('}').unwrap()].to_owned(),
+            )
+        };
+        let literal = place(&[("route", "a"), ("method", "GET")], None, None);
+        assert_eq!(literal.1, "{api|route=a,method=GET}");
+        // The limits of one rule are decided together, those of another rule elsewhere.
+        assert_eq!(
+            literal,
+            place(&[("route", "a"), ("method", "GET")], Some("x"), None)
+        );
+        assert_ne!(
+            literal.0,
+            place(&[("route", "b"), ("method", "GET")], None, None).0
+        );
+        // A rule for one value and the rule for every value.
+        assert_eq!(
+            place(&[("tenant", "acme")], None, None),
+            place(&[("tenant", "acme")], None, Some(0))
         );
     }
 

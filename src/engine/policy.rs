@@ -24,6 +24,8 @@ pub struct Policy {
 pub struct Domain {
     /// Its name, as in Envoy's filter.
     pub name: Box<str>,
+    /// Tells one text of its file from another, on every replica alike.
+    pub revision: Box<str>,
     /// The top level of its rules.
     pub rules: Level,
     /// What a request costs.

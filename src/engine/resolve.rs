@@ -353,6 +353,22 @@ fn walk<'r>(rules: &'r Level, entries: &[Entry<'r>], met: &mut Met<'r>) -> Resul
     node.map(|node| &**node).ok_or(Unmatched::TooShort)
 }
 
+/// How far a descriptor's entries lead: how many match, and the rules for the entry after them.
+pub fn reached<'d>(domain: &'d Domain, descriptor: &Descriptor<'d>) -> (usize, &'d Level) {
+    let mut level = &domain.rules;
+    for (depth, entry) in descriptor.entries.iter().enumerate() {
+        let next = level
+            .keys
+            .get(entry.key)
+            .and_then(|rules| rules.lookup(entry.value));
+        let Some((_, node)) = next else {
+            return (depth, level);
+        };
+        level = &node.children;
+    }
+    (descriptor.entries.len(), level)
+}
+
 impl KeyRules {
     /// The rule for a value, and the value as it counts: an address as its network, a path normalised,
     /// a shared pattern instead of what fits it.
@@ -363,6 +379,7 @@ impl KeyRules {
             let node = self.find(address.as_deref().unwrap_or(value))?;
             counted = match (&node.matches, address) {
                 (Match::Exact, Some(address)) => Cow::Owned(address),
+                (Match::Exact, None) => Cow::Borrowed(value),
                 _ => rule.network(value),
             };
             node
@@ -431,8 +448,7 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         // The keys of a limit sent along are the caller's bytes: they do not become a label.
         label: "override".into(),
         name: None,
-        // No limit of a policy has an empty name, so none shares a budget with it.
-        identity: Identity::new(&domain.name, &keys, Some(""), &algorithm, &period),
+        identity: Identity::of_wire(&domain.name, &keys, &period),
         algorithm,
         period,
         numbers: Numbers {

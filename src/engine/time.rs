@@ -33,6 +33,11 @@ impl Micros {
         self.0.div_ceil(1_000_000)
     }
 
+    /// Both durations together; saturates.
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// The duration less `other`, not below zero.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

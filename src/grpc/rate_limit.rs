@@ -9,27 +9,31 @@ use tonic::{Code, Request, Response, Status};
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::answer::answer;
-use crate::clock::Clock;
-use crate::limiter::{Limiter, LimiterError};
+use crate::clock::{Clock, Stopwatch};
+use crate::engine::resolve::Malformed;
+use crate::limiter::{Decided, Limiter, LimiterError};
 use crate::store::Store;
+use crate::telemetry::Metrics;
 
 /// Answers Envoy.
 pub struct RateLimits<S, C> {
     limiter: Arc<Limiter<S, C>>,
+    metrics: Arc<Metrics>,
 }
 
 impl<S, C> Clone for RateLimits<S, C> {
     fn clone(&self) -> Self {
         Self {
             limiter: Arc::clone(&self.limiter),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 }
 
 impl<S: Store, C: Clock> RateLimits<S, C> {
     /// The service over a limiter.
-    pub fn new(limiter: Arc<Limiter<S, C>>) -> Self {
-        Self { limiter }
+    pub fn new(limiter: Arc<Limiter<S, C>>, metrics: Arc<Metrics>) -> Self {
+        Self { limiter, metrics }
     }
 
     /// Decides one request, within `deadline` from now if there is one.
@@ -41,15 +45,28 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         message: &RateLimitRequest,
         deadline: Option<Duration>,
     ) -> Result<RateLimitResponse, Status> {
+        let watch = Stopwatch::start();
         let policy = self.limiter.policy();
         let request = message.into();
-        let decided = self
-            .limiter
-            .decide(&policy, &request, deadline)
-            .await
-            .map_err(|e| status(&e))?;
-        let spread = 0.1 + 0.1 * fastrand::f64();
-        Ok(answer(decided.domain, &decided.resolved, &decided.decision, spread).into())
+        match self.limiter.decide(&policy, &request, deadline).await {
+            Ok(Decided {
+                domain,
+                resolved,
+                decision,
+            }) => {
+                self.metrics
+                    .record(&request, domain, &resolved, &decision, watch.elapsed());
+                // Clients refused together are told to come back apart.
+                let spread = 0.1 + 0.1 * fastrand::f64();
+                Ok(answer(domain, &resolved, &decision, spread).into())
+            }
+            Err(error) => {
+                let domain = policy.domains.get(request.domain).map(|domain| &**domain);
+                self.metrics
+                    .record_failure(domain, malformed(&error), watch.elapsed());
+                Err(status(&error))
+            }
+        }
     }
 }
 
@@ -61,6 +78,15 @@ impl<S: Store, C: Clock> RateLimitService for RateLimits<S, C> {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let deadline = deadline(request.metadata());
         self.decide(request.get_ref(), deadline).await.map(Response::new)
+    }
+}
+
+/// What was wrong with a request that was not decided, unless the fault was ours.
+fn malformed(error: &LimiterError) -> Option<Malformed> {
+    match error {
+        LimiterError::NoDomain => Some(Malformed::NoDomain),
+        LimiterError::NoDescriptors(_) => Some(Malformed::NoDescriptors),
+        LimiterError::NoPolicy | LimiterError::Store(_) => None,
     }
 }
 

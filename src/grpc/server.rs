@@ -1,11 +1,11 @@
 //! The gRPC listener: the service, health and reflection.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -13,8 +13,8 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::rate_limit::RateLimits;
+use super::socket::Socket;
 use crate::clock::Clock;
-use crate::limiter::Limiter;
 use crate::store::Store;
 
 /// The names under which health is asked: the server, the full service name, and the incumbent's word.
@@ -43,17 +43,17 @@ impl Health {
 
 /// A server not yet serving, and its health.
 pub struct GrpcServer<S, C> {
-    limiter: Arc<Limiter<S, C>>,
+    service: RateLimits<S, C>,
     health: Health,
 }
 
 impl<S: Store, C: Clock> GrpcServer<S, C> {
-    /// A server over a limiter, not serving until its health is set.
-    pub async fn new(limiter: Arc<Limiter<S, C>>) -> Self {
-        let health = Health(HealthReporter::new());
-        // The reporter itself begins with a server that serves and knows no other name.
-        health.set(false).await;
-        Self { limiter, health }
+    /// A server of that service.
+    pub fn new(service: RateLimits<S, C>) -> Self {
+        Self {
+            service,
+            health: Health(HealthReporter::new()),
+        }
     }
 
     /// A handle to its health.
@@ -75,10 +75,8 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
                 .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let service =
-            RateLimitServiceServer::new(RateLimits::new(self.limiter)).max_decoding_message_size(MAX_MESSAGE);
-        // Answers are small: Nagle's algorithm would hold them for an acknowledgement, 40 ms late.
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let service = RateLimitServiceServer::new(self.service).max_decoding_message_size(MAX_MESSAGE);
+        let incoming = TcpListenerStream::new(listener).map(|accepted| accepted.and_then(Socket::new));
         Server::builder()
             .add_service(service)
             .add_service(HealthServer::new(HealthService::from_health_reporter(

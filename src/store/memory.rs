@@ -169,10 +169,10 @@ impl<C: Clock> Memory<C> {
     fn place<'r>(&self, resolved: &Resolved<'r>, charge: &Charge<'r>) -> Place {
         let key = resolved.key(charge);
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        key.hash_partition(&mut hasher);
+        key.feed_partition(&mut hasher);
         let shard = hasher.finish() as usize % SHARDS;
         let mut hasher = SipHasher13::new_with_keys(self.keys.1, self.keys.0);
-        key.hash(&mut hasher);
+        key.feed(&mut hasher);
         let hash = hasher.finish128();
         Place {
             shard,
@@ -193,8 +193,9 @@ impl<C: Clock> Memory<C> {
         let decision = settle(resolved, &evaluations, now);
         for (i, charge) in resolved.charges.iter().enumerate() {
             let charged = decision.verdicts[i].charged;
-            if charged || charge.refund > 0 {
-                let evaluation = &evaluations[i];
+            let evaluation = &evaluations[i];
+            // A time that was brought back is kept, or the next request would bring it back again.
+            if charged || charge.refund > 0 || evaluation.clamped {
                 let slot = if charged {
                     evaluation.charged
                 } else {

@@ -11,9 +11,12 @@ use cota::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescri
 use cota::grpc::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use cota::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use cota::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use cota::grpc::rate_limit::RateLimits;
 use cota::grpc::server::{GrpcServer, Health};
 use cota::limiter::Limiter;
 use cota::store::memory::Memory;
+use cota::telemetry::Metrics;
+use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -41,7 +44,8 @@ impl Served {
         let policy = Arc::new(ArcSwap::from_pointee(in_force));
         let store = Memory::new(clock.clone(), 1_000);
         let limiter = Arc::new(Limiter::new(store, clock, Arc::clone(&policy), false));
-        let server = GrpcServer::new(limiter).await;
+        let metrics = Arc::new(Metrics::new(&mut Registry::default(), false));
+        let server = GrpcServer::new(RateLimits::new(limiter, metrics));
         let health = server.health();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -1,8 +1,10 @@
 //! One caller, one budget.
 
 use cota::engine::budget::Outcome::{Allow, Excess, Wait};
+use cota::engine::descriptor::Request;
 use cota::engine::limit::{self, ExcessAction, Limit, Unit};
 use cota::engine::policy::{Costs, Domain};
+use cota::engine::time::{Micros, Timestamp};
 
 use crate::harness::{ACME, Desk, Harness, KEY, NEVER, deny, remaining, secs};
 use crate::support::policy::{
@@ -37,8 +39,8 @@ pub async fn a_token_bucket_refills_steadily<H: Harness>() {
     assert_eq!(desk.admitted().await, 5);
     desk.later(secs(1));
     assert_eq!(desk.admitted().await, 1);
-    desk.later(cota::engine::time::Micros(999_999));
-    assert_eq!(desk.spend(1).await, deny(cota::engine::time::Micros(1)));
+    desk.later(Micros(999_999));
+    assert_eq!(desk.spend(1).await, deny(Micros(1)));
     desk.later(secs(1_000_000));
     assert_eq!(desk.admitted().await, 5);
 }
@@ -58,11 +60,7 @@ pub async fn a_wait_is_charged_at_arrival_and_never_longer_than_the_cap<H: Harne
     let desk = Desk::<H>::of(waiting(bucket("tenant", 60, 1, Unit::Minute), secs(3))).await;
     let one = request(&[ACME]);
     assert_eq!(desk.ask_within(&one, secs(0)).await.wait, secs(0));
-    assert!(
-        desk.ask_within(&one, cota::engine::time::Micros(999_999))
-            .await
-            .refused
-    );
+    assert!(desk.ask_within(&one, Micros(999_999)).await.refused);
     let held = desk.ask_within(&one, secs(1)).await;
     assert_eq!(
         (held.refused, held.wait, held.verdicts[0].charged),
@@ -118,7 +116,7 @@ pub async fn a_weight_of_nothing_neither_charges_nor_is_refused<H: Harness>() {
     })
     .await;
     let over = |route| [ACME, &[("route", route)]].map(descriptor);
-    let ask = |route| cota::engine::descriptor::Request {
+    let ask = |route| Request {
         descriptors: over(route).into_iter().collect(),
         ..request(&[])
     };
@@ -277,11 +275,7 @@ pub async fn a_state_that_is_initial_again_is_gone<H: Harness>() {
         (bucket("tenant", 60, 10, Unit::Minute), 4),
         (leaky("tenant", 60, Unit::Minute, secs(9)), 4),
     ] {
-        let desk = Desk::<H>::of(Limit {
-            excess: None,
-            ..limit
-        })
-        .await;
+        let desk = Desk::<H>::of(limit).await;
         desk.spend(4).await;
         assert_eq!(desk.harness.kept().await, 1);
         desk.later(secs(after - 1));
@@ -302,12 +296,32 @@ pub async fn a_clock_that_steps_back_hands_nothing_out<H: Harness>() {
         let desk = Desk::<H>::of(limit).await;
         assert_eq!(desk.admitted().await, 10);
         for back in [1, 1_000, 30_000_000, 59_000_000] {
-            desk.at(cota::engine::time::Timestamp(NOON.0 - back));
+            desk.at(Timestamp(NOON.0 - back));
             desk.harness.forget_expired().await;
             assert_eq!(desk.admitted().await, 0, "{back} back");
         }
         assert_eq!(desk.ask(&request(&[KEY])).await.verdicts.len(), 0);
         desk.at(NOON.plus(secs(121)));
         assert_eq!(desk.admitted().await, 10);
+    }
+}
+
+pub async fn a_clock_that_was_far_ahead_locks_nobody_out<H: Harness>() {
+    for limit in [
+        fixed("tenant", 10, Unit::Minute),
+        sliding("tenant", 10, Unit::Minute),
+        bucket("tenant", 10, 10, Unit::Minute),
+    ] {
+        let desk = Desk::<H>::of(limit).await;
+        desk.at(NOON.plus(secs(1_000_000)));
+        assert_eq!(desk.admitted().await, 10);
+        desk.at(NOON);
+        // It keeps trying; the stored time is brought back once, not by each try.
+        let mut waited = 0;
+        while desk.spend(1).await != Allow {
+            desk.later(secs(1));
+            waited += 1;
+            assert!(waited <= 120, "locked out");
+        }
     }
 }

@@ -222,7 +222,7 @@ async fn replay<H: Harness>(steps: &[Step]) {
                 let resolved = resolve(Some(rules), &request, false, now);
                 let decision = harness.store().decide(&resolved, *cap).await.unwrap();
                 let wanted = model.decide(&resolved, *cap, now);
-                assert_eq!(told(&decision), told(&wanted), "step {i} of {steps:#?}");
+                assert_eq!(told(&decision), told(&wanted), "at the end of {:?}", &steps[..=i]);
                 last = Some((rules, request, decision));
             }
             Step::GoAway => {

@@ -1,4 +1,6 @@
-//! What several tests build on.
+//! What several test files share; each uses its part.
+#![allow(dead_code, reason = "every test crate compiles all of it and uses some")]
 
-pub mod model;
-pub mod policy;
+pub(crate) mod envoy;
+pub(crate) mod model;
+pub(crate) mod policy;

@@ -34,7 +34,7 @@ impl Model {
         {
             if verdict.charged {
                 self.write(resolved, charge, evaluation.charged);
-            } else if charge.refund > 0 {
+            } else if charge.refund > 0 || verdict.clamped {
                 self.write(resolved, charge, evaluation.base);
             }
         }

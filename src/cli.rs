@@ -1,0 +1,41 @@
+//! The command line. Terminal output lives here and nowhere else.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod check;
+mod explain;
+mod serve;
+
+/// Rate limits for Envoy and Istio: budgets for tenants, credentials, routes and addresses.
+#[derive(Debug, Parser)]
+#[command(name = "cota", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer Envoy by the policy files.
+    Serve(serve::Serve),
+    /// Say everything that is wrong with policy files.
+    Check(check::Check),
+    /// Say which limits a request meets, and why.
+    Explain(explain::Explain),
+}
+
+impl Cli {
+    /// Runs the subcommand: 0 done, 1 it failed or found errors; clap itself ends with 2 on usage.
+    ///
+    /// # Errors
+    /// What the subcommand could not do.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Serve(serve) => serve.run(),
+            Command::Check(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+        }
+    }
+}

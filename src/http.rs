@@ -1,0 +1,96 @@
+//! The HTTP port: for probes, scrapers, people, and callers without gRPC.
+//!
+//! Every answer is built from the policy, from the process, or from a decision. What a caller sent comes
+//! back in error texts only, cut and with everything but printable ASCII escaped, as `text/plain`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{get, post};
+use prometheus_client::registry::Registry;
+
+use crate::engine::policy::Policy;
+
+mod health;
+mod json;
+mod limits;
+mod metrics;
+mod rlconfig;
+mod server;
+
+pub use json::{Decide, DecideFuture};
+pub use server::serve;
+
+/// What the port shows and asks.
+pub struct State {
+    /// The policy in force.
+    pub policy: Arc<ArcSwap<Policy>>,
+    /// What is wrong with the policy files now, rendered.
+    pub faults: Arc<ArcSwap<Vec<String>>>,
+    /// Whether the service goes away.
+    pub readiness: Arc<Readiness>,
+    /// Every metric.
+    pub registry: Registry,
+    /// Decides the requests of `POST /json`.
+    pub decide: Decide,
+}
+
+/// Whether the service still wants requests; shared by all that probes can ask.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    draining: AtomicBool,
+}
+
+impl Readiness {
+    /// From now on probes are told to send nobody here. There is no way back.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether that was said.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+}
+
+/// The routes. Everything else is 404, another method 405.
+pub fn router(state: Arc<State>) -> Router {
+    let transcoder = Arc::new(json::Transcoder::new());
+    Router::new()
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/healthcheck", get(health::healthcheck))
+        .route("/metrics", get(metrics::metrics))
+        .route("/limits", get(limits::limits))
+        .route("/rlconfig", get(rlconfig::rlconfig))
+        .route(
+            "/json",
+            post(move |state, request| json::json(state, Arc::clone(&transcoder), request)),
+        )
+        .fallback(|| async { text(StatusCode::NOT_FOUND, "not found\n") })
+        .with_state(state)
+}
+
+/// A plain text answer.
+fn text(status: StatusCode, body: impl Into<Body>) -> Response {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// An answer of that content type, which no browser is to guess better.
+fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,318 @@
+//! `/limits`: what is enforced now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+
+use super::{State, text, typed};
+use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Plans};
+use crate::engine::overrides::{Change, Override};
+use crate::engine::policy::{Domain, Policy};
+use crate::engine::time::{Timestamp, Windows};
+
+/// The policy in force and the faults of its files, as JSON.
+pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let policy = state.policy.load_full();
+    let faults = state.faults.load_full();
+    match serde_json::to_vec_pretty(&View::new(&policy, &faults)) {
+        Ok(body) => typed(StatusCode::OK, "application/json", body),
+        Err(error) => {
+            tracing::error!(%error, "the limits could not be written");
+            text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the limits could not be written\n",
+            )
+        }
+    }
+}
+
+/// What is shown. A key that has nothing to say is left out.
+#[derive(Serialize)]
+struct View<'p> {
+    version: u64,
+    faults: &'p [String],
+    domains: Vec<DomainView<'p>>,
+}
+
+#[derive(Serialize)]
+struct DomainView<'p> {
+    name: &'p str,
+    version: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<CostsView<'p>>,
+    limits: Vec<LimitView<'p>>,
+}
+
+#[derive(Serialize)]
+struct CostsView<'p> {
+    entry: &'p str,
+    default: u64,
+    values: BTreeMap<&'p str, u64>,
+}
+
+#[derive(Serialize)]
+struct LimitView<'p> {
+    label: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'p str>,
+    /// The entries that lead to it.
+    path: Vec<EntryView<'p>>,
+    algorithm: &'static str,
+    period: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_zone: Option<&'p str>,
+    #[serde(flatten)]
+    numbers: NumbersView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plans: Option<PlansView<'p>>,
+    counts: &'static str,
+    shadow: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    quota_mode: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    overdraft: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excess: Option<ExcessView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attribute_to: Option<&'p str>,
+    #[serde(skip_serializing_if = "is_empty")]
+    replaces: &'p [Box<str>],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    overrides: Vec<OverrideView<'p>>,
+}
+
+/// An entry with the value or pattern that a rule has for it; without one, it is any value.
+#[derive(Serialize)]
+struct EntryView<'p> {
+    key: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'p str>,
+}
+
+#[derive(Serialize)]
+struct NumbersView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_per_unit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_wait_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    unlimited: bool,
+}
+
+#[derive(Serialize)]
+struct PlansView<'p> {
+    entry: &'p str,
+    default: &'p str,
+    rows: BTreeMap<&'p str, NumbersView>,
+}
+
+#[derive(Serialize)]
+struct ExcessView {
+    action: &'static str,
+    up_to_percent: u32,
+}
+
+#[derive(Serialize)]
+struct OverrideView<'p> {
+    id: &'p str,
+    r#match: BTreeMap<&'p str, &'p str>,
+    #[serde(flatten)]
+    change: ChangeView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    author: Option<&'p str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'p str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChangeView {
+    Multiply {
+        multiply: f64,
+    },
+    Set {
+        requests_per_unit: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        burst: Option<u64>,
+    },
+    Unlimited {
+        unlimited: bool,
+    },
+}
+
+// === impl View ===
+
+impl<'p> View<'p> {
+    fn new(policy: &'p Policy, faults: &'p [String]) -> Self {
+        let mut domains: Vec<_> = policy
+            .domains
+            .values()
+            .map(|domain| DomainView::new(domain))
+            .collect();
+        domains.sort_by_key(|domain| domain.name);
+        Self {
+            version: policy.version,
+            faults,
+            domains,
+        }
+    }
+}
+
+// === impl DomainView ===
+
+impl<'p> DomainView<'p> {
+    fn new(domain: &'p Domain) -> Self {
+        let mut limits = Vec::new();
+        domain.for_each_limit(&mut |path, limit| {
+            limits.push(LimitView::new(path, limit, &domain.overrides));
+        });
+        let costs = domain.costs.as_ref().map(|costs| CostsView {
+            entry: &costs.entry,
+            default: costs.default,
+            values: costs.values.iter().map(|(k, v)| (&**k, *v)).collect(),
+        });
+        Self {
+            name: &domain.name,
+            version: &domain.revision,
+            costs,
+            limits,
+        }
+    }
+}
+
+// === impl LimitView ===
+
+impl<'p> LimitView<'p> {
+    fn new(
+        path: &[(&'p str, Option<&'p str>)],
+        limit: &'p Arc<Limit>,
+        overrides: &'p [Arc<Override>],
+    ) -> Self {
+        let algorithm = &limit.algorithm;
+        let overrides = overrides
+            .iter()
+            .filter(|item| limit.name.as_ref() == Some(&item.limit))
+            .map(|item| OverrideView::new(item))
+            .collect();
+        Self {
+            label: &limit.label,
+            name: limit.name.as_deref(),
+            path: path
+                .iter()
+                .map(|&(key, value)| EntryView { key, value })
+                .collect(),
+            algorithm: algorithm.name(),
+            period: &limit.period.text,
+            time_zone: time_zone(algorithm),
+            numbers: NumbersView::new(limit.numbers, algorithm),
+            plans: limit.plans.as_ref().map(|plans| PlansView::new(plans, algorithm)),
+            counts: match limit.counts {
+                Counts::Cost => "cost",
+                Counts::Requests => "requests",
+                Counts::Hits => "hits",
+            },
+            shadow: limit.shadow,
+            quota_mode: limit.quota,
+            overdraft: limit.overdraft,
+            excess: limit.excess.map(|excess| ExcessView {
+                action: excess.action.name(),
+                up_to_percent: excess.up_to_percent,
+            }),
+            attribute_to: limit.attribute_to.as_deref(),
+            replaces: &limit.replaces,
+            overrides,
+        }
+    }
+}
+
+fn time_zone(algorithm: &Algorithm) -> Option<&str> {
+    match algorithm {
+        Algorithm::FixedWindow(Windows::Calendar { zone, .. })
+        | Algorithm::SlidingWindow(Windows::Calendar { zone, .. }) => zone.iana_name(),
+        _ => None,
+    }
+}
+
+// === impl NumbersView ===
+
+impl NumbersView {
+    /// The numbers that mean something to the algorithm.
+    fn new(numbers: Numbers, algorithm: &Algorithm) -> Self {
+        let waits = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let wait_ms = numbers.max_wait.0.div_ceil(1_000);
+        let limited = !numbers.unlimited;
+        Self {
+            requests_per_unit: limited.then_some(numbers.requests_per_unit),
+            burst: (limited && *algorithm == Algorithm::TokenBucket).then_some(numbers.burst),
+            max_wait_ms: (limited && waits && wait_ms > 0).then_some(wait_ms),
+            unlimited: numbers.unlimited,
+        }
+    }
+}
+
+// === impl PlansView ===
+
+impl<'p> PlansView<'p> {
+    fn new(plans: &'p Plans, algorithm: &Algorithm) -> Self {
+        Self {
+            entry: &plans.entry,
+            default: &plans.default_plan,
+            rows: plans
+                .rows
+                .iter()
+                .map(|(name, numbers)| (&**name, NumbersView::new(*numbers, algorithm)))
+                .collect(),
+        }
+    }
+}
+
+// === impl OverrideView ===
+
+impl<'p> OverrideView<'p> {
+    fn new(item: &'p Override) -> Self {
+        Self {
+            id: &item.id,
+            r#match: item.matches.iter().map(|(k, v)| (&**k, &**v)).collect(),
+            change: match item.change {
+                Change::Multiply { thousandths } => ChangeView::Multiply {
+                    multiply: thousandths as f64 / 1_000.0,
+                },
+                Change::Set {
+                    requests_per_unit,
+                    burst,
+                } => ChangeView::Set {
+                    requests_per_unit,
+                    burst,
+                },
+                Change::Unlimited => ChangeView::Unlimited { unlimited: true },
+            },
+            expires_at: item.expires_at.map(rfc3339),
+            author: item.author.as_deref(),
+            reason: item.reason.as_deref(),
+        }
+    }
+}
+
+fn rfc3339(at: Timestamp) -> String {
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros)
+        .unwrap_or(jiff::Timestamp::MAX)
+        .to_string()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form serde asks for")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn is_empty(values: &&[Box<str>]) -> bool {
+    values.is_empty()
+}

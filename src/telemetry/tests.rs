@@ -1,0 +1,294 @@
+use hashbrown::HashMap;
+use prometheus_client::encoding::prometheus_text;
+use smallvec::smallvec;
+
+use super::*;
+use crate::engine::decision::{Slot, evaluate, settle};
+use crate::engine::descriptor::{Descriptor, Entry, WireOverride};
+use crate::engine::key::Identity;
+use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Unit};
+use crate::engine::overrides::OverrideIndex;
+use crate::engine::policy::{KeyRules, Level, Match, Node};
+use crate::engine::resolve::resolve;
+use crate::engine::time::{Micros, Timestamp};
+
+#[test]
+fn a_refusal_counts_for_the_limit_that_refused_only() {
+    let service = Service::new(&[("api", &[("tenant", 1, false), ("route", 0, false)])]);
+    service.ask("api", &["tenant"]);
+    service.ask("api", &["tenant", "route"]);
+    service.shows(&[
+        r#"cota_requests_total{domain="api",code="ok"} 1"#,
+        r#"cota_requests_total{domain="api",code="over_limit"} 1"#,
+        r#"cota_requests_total{domain="api",code="error"} 0"#,
+        r#"cota_limit_decisions_total{domain="api",limit="tenant",verdict="allow"} 1"#,
+        r#"cota_limit_decisions_total{domain="api",limit="tenant",verdict="deny"} 0"#,
+        r#"cota_limit_decisions_total{domain="api",limit="route",verdict="allow"} 0"#,
+        r#"cota_limit_decisions_total{domain="api",limit="route",verdict="deny"} 1"#,
+        "cota_decision_duration_seconds_count 2",
+    ]);
+}
+
+#[test]
+fn a_limit_in_shadow_mode_says_what_it_would_refuse() {
+    let service = Service::new(&[("api", &[("tenant", 0, true)])]);
+    service.ask("api", &["tenant"]);
+    service.shows(&[
+        r#"cota_requests_total{domain="api",code="ok"} 1"#,
+        r#"cota_limit_decisions_total{domain="api",limit="tenant",verdict="shadow_deny"} 1"#,
+    ]);
+    let text = service.text();
+    assert!(!text.contains(r#"limit="tenant",verdict="deny""#), "{text}");
+}
+
+#[test]
+fn what_meets_nothing_is_counted_by_reason_and_never_by_its_own_name() {
+    let service = Service::new(&[("api", &[("tenant", 1, false)])]);
+    let before = service.text().lines().count();
+    for i in 0..1_000 {
+        service.ask(&format!("made-up-{i}"), &["x"]);
+        service.ask("api", &[&format!("key-{i}")]);
+    }
+    service.shows(&[
+        r#"cota_requests_total{domain="unknown",code="ok"} 1000"#,
+        r#"cota_unmatched_descriptors_total{domain="unknown",reason="unknown_domain"} 1000"#,
+        r#"cota_unmatched_descriptors_total{domain="api",reason="unknown_key"} 1000"#,
+    ]);
+    assert_eq!(service.text().lines().count(), before);
+}
+
+#[test]
+fn broken_requests_are_counted_by_what_is_broken() {
+    let service = Service::new(&[("api", &[("tenant", 1, false)])]);
+    service.ask("api", &[""]);
+    let unitless = WireOverride {
+        requests_per_unit: 1,
+        unit: None,
+        multiplier: 0,
+    };
+    service.ask_with("api", &["tenant"], unitless);
+    let elapsed = Duration::from_micros(7);
+    service
+        .metrics
+        .record_failure(None, Some(Malformed::NoDomain), elapsed);
+    service.shows(&[
+        r#"cota_malformed_requests_total{reason="empty_key"} 1"#,
+        r#"cota_malformed_requests_total{reason="override_unit"} 1"#,
+        r#"cota_malformed_requests_total{reason="no_domain"} 1"#,
+        r#"cota_malformed_requests_total{reason="no_descriptors"} 0"#,
+        r#"cota_requests_total{domain="unknown",code="error"} 1"#,
+    ]);
+}
+
+#[test]
+fn a_limit_that_came_along_counts_as_override() {
+    let service = Service::new(&[("api", &[("tenant", 1, false)])]);
+    let sent = WireOverride {
+        requests_per_unit: 1,
+        unit: Some(Unit::Minute),
+        multiplier: 0,
+    };
+    service.ask_with("api", &["any\"thing\n"], sent);
+    service.shows(&[r#"cota_limit_decisions_total{domain="api",limit="override",verdict="allow"} 1"#]);
+}
+
+#[test]
+fn series_go_with_the_policy_and_what_stays_keeps_its_count() {
+    let service = Service::new(&[
+        ("api", &[("tenant", 9, false), ("route", 9, false)]),
+        ("old", &[("x", 9, false)]),
+    ]);
+    service.ask("api", &["tenant"]);
+    let before = service.policy();
+    service.install(policy(2, &[("api", &[("tenant", 5, false)])]));
+    service.shows(&[
+        r#"cota_limit_decisions_total{domain="api",limit="tenant",verdict="allow"} 1"#,
+        r#"cota_config_info{domain="api",version="2"} 1"#,
+    ]);
+    let text = service.text();
+    for gone in [r#"domain="old""#, r#"limit="route""#, r#"version="1""#] {
+        assert!(!text.contains(gone), "{gone} in {text}");
+    }
+    // Requests that began under the policy before count where they still belong, and make no series.
+    for (domain, key) in [("api", "tenant"), ("api", "route"), ("old", "x")] {
+        service.decide(&before, &request(domain, &[key], None));
+    }
+    service.shows(&[
+        r#"cota_limit_decisions_total{domain="api",limit="tenant",verdict="allow"} 2"#,
+        r#"cota_requests_total{domain="api",code="ok"} 3"#,
+        r#"cota_requests_total{domain="unknown",code="ok"} 1"#,
+    ]);
+    assert_eq!(service.text().lines().count(), text.lines().count());
+}
+
+#[test]
+fn time_held_on_purpose_is_no_decision_time() {
+    let service = Service::new(&[]);
+    let decision = Decision {
+        wait: Micros::from_millis(150),
+        ..Decision::default()
+    };
+    let elapsed = Duration::from_micros(150_010);
+    let (request, resolved) = (Request::default(), Resolved::default());
+    service
+        .metrics
+        .record(&request, None, &resolved, &decision, elapsed);
+    service.shows(&[
+        r#"cota_decision_duration_seconds_bucket{le="5e-06"} 0"#,
+        r#"cota_decision_duration_seconds_bucket{le="1e-05"} 1"#,
+        r#"cota_decision_duration_seconds_bucket{le="+Inf"} 1"#,
+        "cota_decision_duration_seconds_sum 0.00001",
+    ]);
+}
+
+#[test]
+fn evictions_are_read_from_the_store_when_asked_for() {
+    let mut registry = Registry::default();
+    register_evictions(&mut registry, [("active", 3_u64), ("exhausted", 4)], |n| n * n);
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry).unwrap();
+    assert!(
+        text.contains("\ncota_evictions_total{kind=\"active\"} 9\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\ncota_evictions_total{kind=\"exhausted\"} 16\n"),
+        "{text}"
+    );
+}
+
+struct Service {
+    registry: Registry,
+    metrics: Metrics,
+    policy: ArcSwap<Policy>,
+}
+
+impl Service {
+    fn new(domains: &[Rules<'_>]) -> Self {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry, false);
+        let service = Self {
+            registry,
+            metrics,
+            policy: ArcSwap::default(),
+        };
+        service.install(policy(1, domains));
+        service
+    }
+
+    fn install(&self, policy: Policy) {
+        let policy = Arc::new(policy);
+        self.metrics.install(Arc::clone(&policy));
+        self.policy.store(policy);
+    }
+
+    fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    fn ask(&self, domain: &str, keys: &[&str]) {
+        self.decide(&self.policy(), &request(domain, keys, None));
+    }
+
+    fn ask_with(&self, domain: &str, keys: &[&str], limit: WireOverride) {
+        self.decide(&self.policy(), &request(domain, keys, Some(limit)));
+    }
+
+    fn decide<'a>(&self, policy: &'a Policy, request: &Request<'a>) {
+        let now = Timestamp(1_000_000_000);
+        let domain = policy.domains.get(request.domain).map(|domain| &**domain);
+        let resolved = resolve(domain, request, false, now);
+        let evaluate = |charge| evaluate(charge, Slot::default(), now, Micros::ZERO);
+        let evaluations: Vec<_> = resolved.charges.iter().map(evaluate).collect();
+        let decision = settle(&resolved, &evaluations, now);
+        let elapsed = Duration::from_micros(20);
+        self.metrics
+            .record(request, domain, &resolved, &decision, elapsed);
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        prometheus_text::encode(&mut text, &self.registry).unwrap();
+        text
+    }
+
+    fn shows(&self, lines: &[&str]) {
+        let text = self.text();
+        for line in lines {
+            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
+        }
+    }
+}
+
+fn request<'a>(domain: &'a str, keys: &[&'a str], limit: Option<WireOverride>) -> Request<'a> {
+    let descriptor = |key: &&'a str| Descriptor {
+        entries: smallvec![Entry { key, value: "v" }],
+        limit,
+        ..Descriptor::default()
+    };
+    Request {
+        domain,
+        descriptors: keys.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}
+
+/// A domain's name and its limits: the key, which is the label as well, requests a minute, shadow.
+type Rules<'a> = (&'a str, &'a [(&'a str, u64, bool)]);
+
+fn policy(version: u64, domains: &[Rules<'_>]) -> Policy {
+    let domains = domains.iter().map(|(name, limits)| {
+        let keys: HashMap<Box<str>, KeyRules> = limits
+            .iter()
+            .map(|&(key, units, shadow)| {
+                let node = Node {
+                    matches: Match::Any,
+                    limits: vec![Arc::new(limit(name, key, units, shadow))],
+                    ..Node::default()
+                };
+                let rules = KeyRules {
+                    any: Some(Arc::new(node)),
+                    ..KeyRules::default()
+                };
+                (key.into(), rules)
+            })
+            .collect();
+        let domain = Domain {
+            name: (*name).into(),
+            revision: version.to_string().into(),
+            rules: Level { keys },
+            ..Domain::default()
+        };
+        ((*name).into(), Arc::new(domain))
+    });
+    Policy {
+        domains: domains.collect(),
+        version,
+    }
+}
+
+fn limit(domain: &str, key: &str, units: u64, shadow: bool) -> Limit {
+    let period = Unit::Minute.period();
+    Limit {
+        label: key.into(),
+        name: Some(key.into()),
+        identity: Identity::new(domain, &[key], Some(key), &Algorithm::TokenBucket, &period),
+        algorithm: Algorithm::TokenBucket,
+        period,
+        numbers: Numbers {
+            requests_per_unit: units,
+            burst: units,
+            max_wait: Micros::ZERO,
+            unlimited: false,
+        },
+        plans: None,
+        attribute_to: None,
+        counts: Counts::Cost,
+        overdraft: false,
+        excess: None,
+        shadow,
+        quota: false,
+        replaces: Vec::new(),
+        overrides: OverrideIndex::default(),
+    }
+}
