@@ -111,7 +111,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 decision: Decision::default(),
             });
         }
-        // Taken before the store is asked, so that a slow store does not let more of them in.
+        // Taken before the store is asked, so that a slow store does not let more of them in, and kept
+        // until the answer is out.
         let may_wait = |charge: &Charge<'_>| charge.numbers.max_wait > Micros::ZERO;
         let place = if resolved.charges.iter().any(may_wait) {
             Place::take(&self.held)
@@ -138,7 +139,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             answer: Some(decided),
         };
         tokio::time::sleep(wait.into()).await;
-        drop(place);
         Ok(held.release())
     }
 }

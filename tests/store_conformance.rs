@@ -91,6 +91,7 @@ macro_rules! conformance {
             what_was_charged_to_a_lane_is_given_back_to_the_lane
             a_window_that_turned_takes_nothing_back
             a_bucket_takes_back_only_what_has_not_drained
+            a_lane_takes_back_only_what_has_not_drained
             hostile_values_share_nothing
             limits_sent_along_are_budgets_of_their_own
         }

@@ -205,6 +205,26 @@ pub async fn a_bucket_takes_back_only_what_has_not_drained<H: Harness>() {
     assert_eq!(desk.remaining().await, 10);
 }
 
+pub async fn a_lane_takes_back_only_what_has_not_drained<H: Harness>() {
+    let desk = beside_a_wait::<H>(Limit {
+        excess: Some(limit::Excess {
+            action: ExcessAction::Degrade,
+            up_to_percent: 200,
+        }),
+        ..bucket("beside", 60, 1, Unit::Minute)
+    })
+    .await;
+    let one = request(&[ACME]);
+    desk.ask(&one).await;
+    let held = desk.ask(&one).await;
+    assert_eq!(held.verdicts[0].outcome, Outcome::Excess);
+    desk.later(secs(5));
+    desk.ask(&one).await;
+    assert_eq!(desk.ask(&one).await.verdicts[0].outcome, Outcome::Excess);
+    desk.give_back(&one, &held).await;
+    assert!(desk.ask(&one).await.refused);
+}
+
 pub async fn hostile_values_share_nothing<H: Harness>() {
     let desk = Desk::<H>::new(domain([
         (&[("a", None)], vec![fixed("one", 1, Unit::Hour)]),

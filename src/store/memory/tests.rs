@@ -145,6 +145,20 @@ fn an_exhausted_budget_goes_last() {
 }
 
 #[test]
+fn a_crowd_of_exhausted_budgets_is_searched_for_one_in_use() {
+    let desk = Desk::of_routes(200, fixed("route", 10, Unit::Hour));
+    let spent: Vec<String> = (0..190).map(|i| format!("spent-{i}")).collect();
+    for route in &spent {
+        desk.spend_on(route, 10);
+    }
+    for i in 0..500 {
+        desk.spend_on(&format!("newcomer-{i}"), 1);
+    }
+    assert!(spent.iter().all(|route| desk.used(route) == 10));
+    assert_eq!(evicted(&desk), [490, 0]);
+}
+
+#[test]
 fn an_expired_budget_goes_before_all() {
     let path: &[_] = &[("tenant", None), ("route", None)];
     let brief: &[_] = &[("tenant", None), ("brief", None)];
