@@ -26,8 +26,9 @@ pub trait Store: Send + Sync + 'static {
         wait_cap: Micros,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 
-    /// Gives back what a decision charged and is still spent (see [`crate::engine::decision::give_back`]), because its caller went away while the answer was held. It
-    /// need not be done when this returns, and what is lost on the way is lost to the caller.
+    /// Gives back what a decision charged, because its caller went away while the answer was held: as
+    /// much as is still spent, see [`crate::engine::decision::give_back`]. It need not be done when this
+    /// returns, and what is lost on the way is lost to the caller.
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision);
 }
 
