@@ -126,7 +126,8 @@ local function fits(c, units, burst, patience, cost, used, part, at)
     if cost > burst then return false end
     over = used + cost - burst
   else
-    over = used
+    -- To a look a full queue is no debt: what waits max_wait, and its own unit.
+    over = cost == 0 and used - 1 or used
   end
   if cost == 0 then
     -- A look: in debt only beyond what max_wait holds.
