@@ -58,11 +58,19 @@ fn entry(out: &mut String, key: &str, text: &str) {
 }
 
 fn value(out: &mut String, text: &str) {
-    if text.len() > LONGEST_VALUE { digest(out, text) } else { escape(out, text) }
+    if text.len() > LONGEST_VALUE {
+        digest(out, text)
+    } else {
+        escape(out, text)
+    }
 }
 
 fn bounded(out: &mut String, text: &str, longest: usize) {
-    if text.len() > longest { digest(out, text) } else { out.push_str(text) }
+    if text.len() > longest {
+        digest(out, text)
+    } else {
+        out.push_str(text)
+    }
 }
 
 /// `~` and 128 bits in hex. No other text begins with `~`: it is escaped everywhere.

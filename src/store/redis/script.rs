@@ -50,7 +50,10 @@ pub(super) fn call(
     array(out, if quota { resolved.met.len() } else { 0 });
     if quota {
         for met in &resolved.met {
-            let members = met.charges.iter().filter_map(|i| group.iter().position(|member| member == i));
+            let members = met
+                .charges
+                .iter()
+                .filter_map(|i| group.iter().position(|member| member == i));
             let members: SmallVec<[usize; 4]> = members.collect();
             array(out, members.len());
             members.iter().for_each(|&i| uint(out, i as u64 + 1));
@@ -60,8 +63,13 @@ pub(super) fn call(
     for i in group {
         write_charge(out, charge(i), wait_cap, now);
     }
-    let fields = group.iter().map(|i| key::field(&resolved.key(charge(i))).into_bytes());
-    let caller = group.first().map(|i| key::key(&resolved.key(charge(i)))).unwrap_or_default();
+    let fields = group
+        .iter()
+        .map(|i| key::field(&resolved.key(charge(i))).into_bytes());
+    let caller = group
+        .first()
+        .map(|i| key::key(&resolved.key(charge(i))))
+        .unwrap_or_default();
     let args = std::iter::once(Vec::new()).chain(fields).collect();
     let mut call = Call { key: caller, args };
     call.args[0] = asked;
@@ -89,7 +97,10 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, wait_cap: Micros, now: T
     ];
     array(out, 12 + extra);
     uint(out, algorithm(&terms));
-    uint(out, flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
+    uint(
+        out,
+        flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum(),
+    );
     uint(out, charge.refund);
     match charge.spend {
         Some(cost) => uint(out, cost),
@@ -144,21 +155,30 @@ fn uint(out: &mut Vec<u8>, n: u64) {
 /// # Errors
 /// What is wrong with it.
 pub(super) fn reply(value: redis::Value, charges: usize) -> Result<Reply, &'static str> {
-    let redis::Value::Array(parts) = value else { return Err("not an array") };
+    let redis::Value::Array(parts) = value else {
+        return Err("not an array");
+    };
     let mut parts = parts.into_iter();
-    let (Some(redis::Value::Int(charged)), Some(redis::Value::Int(now))) = (parts.next(), parts.next()) else {
+    let (Some(redis::Value::Int(charged)), Some(redis::Value::Int(now))) = (parts.next(), parts.next())
+    else {
         return Err("not two numbers first");
     };
     let now = Timestamp(u64::try_from(now).map_err(|_| "a negative time")?);
     let mut slots = SmallVec::new();
     for part in parts {
-        let redis::Value::BulkString(bytes) = part else { return Err("not a string for a state") };
+        let redis::Value::BulkString(bytes) = part else {
+            return Err("not a string for a state");
+        };
         slots.push(slot(&bytes).ok_or("a state of another length")?);
     }
     if slots.len() != charges {
         return Err("another number of states");
     }
-    Ok(Reply { charged: charged == 1, now, slots })
+    Ok(Reply {
+        charged: charged == 1,
+        now,
+        slots,
+    })
 }
 
 /// What a field holds.
@@ -166,8 +186,14 @@ fn slot(bytes: &[u8]) -> Option<Slot> {
     match bytes.len() {
         0 => Some(Slot::default()),
         // One state or two, and five bytes of expiry.
-        25 => Some(Slot { main: state(bytes)?, lane: State::default() }),
-        45 => Some(Slot { main: state(bytes)?, lane: state(&bytes[STATE..])? }),
+        25 => Some(Slot {
+            main: state(bytes)?,
+            lane: State::default(),
+        }),
+        45 => Some(Slot {
+            main: state(bytes)?,
+            lane: state(&bytes[STATE..])?,
+        }),
         _ => None,
     }
 }
@@ -177,5 +203,9 @@ fn state(bytes: &[u8]) -> Option<State> {
         let bytes = bytes.get(range)?;
         Some(bytes.iter().fold(0, |n, &byte| n << 8 | u64::from(byte)))
     };
-    Some(State { used: number(0..7)?, part: number(7..13)?, at: number(13..20)? })
+    Some(State {
+        used: number(0..7)?,
+        part: number(7..13)?,
+        at: number(13..20)?,
+    })
 }

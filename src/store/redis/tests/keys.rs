@@ -3,14 +3,17 @@
 use proptest::prelude::*;
 
 use super::super::key;
+use crate::engine::limit::Unit;
 use crate::engine::resolve::resolve;
 use crate::engine::time::Timestamp;
 use crate::support::policy::{bucket, domain, request};
-use crate::engine::limit::Unit;
 
 fn names(tenant: &str, route: &str) -> [(String, String); 2] {
     let limit = || vec![bucket("l", 1, 1, Unit::Minute)];
-    let domain = domain([(&[("tenant", None)], limit()), (&[("tenant", None), ("route", None)], limit())]);
+    let domain = domain([
+        (&[("tenant", None)], limit()),
+        (&[("tenant", None), ("route", None)], limit()),
+    ]);
     let request = request(&[&[("tenant", tenant)], &[("tenant", tenant), ("route", route)]]);
     let resolved = resolve(Some(&domain), &request, false, Timestamp(0));
     [0, 1].map(|i| {
@@ -32,15 +35,32 @@ fn ordinary_names_are_readable() {
 fn a_long_value_stands_as_a_digest_that_nobody_can_write() {
     let long = "x".repeat(129);
     let [(key, _), _] = names(&long, "r");
-    let [(forged, _), _] = names(key.trim_start_matches("cota:{api|tenant=").trim_end_matches('}'), "r");
+    let [(forged, _), _] = names(
+        key.trim_start_matches("cota:{api|tenant=").trim_end_matches('}'),
+        "r",
+    );
     assert_ne!(key, forged);
     assert!(key.len() < 64, "{key}");
 }
 
 fn hostile() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
-        Just("{"), Just("}"), Just("|"), Just("="), Just("%"), Just(","), Just("."), Just("~"), Just("\0"),
-        Just("\r\n"), Just("a"), Just("ü"), Just("%7D"), Just("tenant"), Just("route="), Just(":"),
+        Just("{"),
+        Just("}"),
+        Just("|"),
+        Just("="),
+        Just("%"),
+        Just(","),
+        Just("."),
+        Just("~"),
+        Just("\0"),
+        Just("\r\n"),
+        Just("a"),
+        Just("ü"),
+        Just("%7D"),
+        Just("tenant"),
+        Just("route="),
+        Just(":"),
     ];
     proptest::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
