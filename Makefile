@@ -34,6 +34,13 @@ check: setup ## Everything a change must pass: format, lints, tests, dependencie
 	@if command -v cargo-deny >/dev/null; then cargo deny check; \
 	else echo "cargo deny check: skipped; to have it: cargo install --locked cargo-deny"; fi
 
+# Release builds; h2load comes with `make setup`. Ratios within one run, since machines differ.
+.PHONY: bench
+bench: setup ## Print figures: the engine alone, and CPU per decision beside a server that answers OK
+	cargo bench --bench decide
+	cargo build --release --bins --examples
+	python3 benches/run.py
+
 .PHONY: clean
 clean: ## Remove all that was built or fetched
 	cargo clean

@@ -6,12 +6,12 @@
 //! belongs to its domain; the others go live.
 
 pub mod fault;
+pub mod keys;
 pub mod raw;
 pub mod watch;
 pub mod yaml;
 
 mod compile;
-mod keys;
 mod lint;
 mod read;
 mod scalar;

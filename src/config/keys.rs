@@ -2,7 +2,7 @@
 
 /// A kind of map in a policy file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub enum Place {
     /// The document itself.
     Root,
     /// An item of `descriptors`.
@@ -104,9 +104,30 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("expires", "expires_at"), ("cost", "costs"), ("weights", "values"), ("addend", "counts"),
 ];
 
+/// The keys that are refused by name because this version does not have their behaviour.
+pub fn not_built() -> impl Iterator<Item = &'static str> {
+    NOT_BUILT.iter().map(|(key, _)| *key)
+}
+
 impl Place {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Root,
+        Self::Descriptor,
+        Self::Limit,
+        Self::Defaults,
+        Self::PlanRow,
+        Self::Capacity,
+        Self::Costs,
+        Self::Response,
+        Self::Override,
+        Self::Address,
+        Self::Excess,
+        Self::Replaces,
+    ];
+
     /// The keys that may stand here.
-    pub(super) fn keys(self) -> &'static [&'static str] {
+    pub fn keys(self) -> &'static [&'static str] {
         match self {
             Place::Root => ROOT,
             Place::Descriptor => DESCRIPTOR,
@@ -141,7 +162,7 @@ impl Place {
     }
 
     /// What a message calls the place.
-    pub(super) fn called(self) -> &'static str {
+    pub fn called(self) -> &'static str {
         match self {
             Place::Root => "the root of a policy file",
             Place::Descriptor => "a descriptor",
