@@ -54,7 +54,7 @@ impl Port {
         );
         let faults = Arc::default();
         let readiness = Arc::<Readiness>::default();
-        let service = RateLimits::new(Arc::clone(&limiter));
+        let service = RateLimits::new(Arc::clone(&limiter), Arc::clone(&metrics));
         let state = State {
             policy: Arc::clone(&in_force),
             faults: Arc::clone(&faults),
