@@ -51,7 +51,7 @@ fn domain(algorithm: &str) -> Arc<Domain> {
     domain.expect("the policy of the benchmark is good")
 }
 
-fn request(descriptors: usize) -> Request<'static> {
+fn request<'a>(descriptors: usize) -> Request<'a> {
     let all: [&[(&str, &str)]; 4] = [
         &[("tenant", "acme")],
         &[("tenant", "acme"), ("credential", "key-1")],

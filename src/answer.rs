@@ -21,6 +21,9 @@ mod body;
 /// The longest wait that is spread further: a client told to come back in a day needs no extra hours.
 const MAX_SPREAD: Micros = Micros::from_secs(1_500);
 
+/// The largest integer that a structured field can hold (RFC 9651).
+const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
+
 /// What Envoy is told.
 #[derive(Debug, Default, PartialEq)]
 pub struct Answer<'a> {
@@ -218,11 +221,13 @@ fn write_headers(
                         limits.push_str(", ");
                     }
                     write_quoted(&mut policies, &charge.limit.label);
-                    let _ = write!(policies, ";q={}", charge.numbers.requests_per_unit);
+                    let quota = charge.numbers.requests_per_unit.min(MAX_FIELD_INTEGER);
+                    let _ = write!(policies, ";q={quota}");
                     write_window(&mut policies, charge);
                     write_quoted(&mut limits, &charge.limit.label);
+                    let left = verdict.view.remaining.min(MAX_FIELD_INTEGER);
                     let next = verdict.view.next_unit.secs_ceil();
-                    let _ = write!(limits, ";r={};t={next}", verdict.view.remaining);
+                    let _ = write!(limits, ";r={left};t={next}");
                 }
                 answer.headers.push(("RateLimit-Policy", policies));
                 answer.headers.push(("RateLimit", limits));
@@ -372,3 +377,6 @@ fn word(outcome: Outcome) -> &'static str {
         Outcome::Deny { .. } => "deny",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,9 +17,11 @@ mod read;
 mod scalar;
 mod syntax;
 
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
 
 use crate::engine::policy::Domain;
 use crate::engine::time::Timestamp;
@@ -95,13 +97,14 @@ pub fn load(sources: &[Source], now: Timestamp) -> Loaded {
             name: Arc::clone(&source.name),
             whole,
         });
-        read.push((policies, faults));
+        read.push((policies, faults, revision(&source.text)));
     }
     refuse_twice(&mut read);
-    for (policies, mut faults) in read {
+    for (policies, mut faults, revision) in read {
         for policy in &policies {
             let before = faults.errors();
-            let compiled = compile::domain(policy, &mut faults);
+            let mut compiled = compile::domain(policy, &mut faults);
+            compiled.domain.revision = revision.as_str().into();
             let good = !policy.broken && faults.errors() == before;
             if good {
                 lint::domain(policy, &compiled, now, &mut faults);
@@ -119,11 +122,18 @@ pub fn load(sources: &[Source], now: Timestamp) -> Loaded {
     loaded
 }
 
+/// Sixteen hex digits that tell one text from another, on every replica alike.
+fn revision(text: &str) -> String {
+    let mut hasher = SipHasher13::new();
+    hasher.write(text.as_bytes());
+    format!("{:016x}", hasher.finish())
+}
+
 /// A domain in two places: neither counts, since nobody can say which is meant.
-fn refuse_twice(read: &mut [(Vec<RawPolicy>, Faults<'_>)]) {
+fn refuse_twice(read: &mut [(Vec<RawPolicy>, Faults<'_>, String)]) {
     let mut first: HashMap<String, (usize, usize)> = HashMap::new();
     let mut twice = Vec::new();
-    for (file, (policies, _)) in read.iter().enumerate() {
+    for (file, (policies, ..)) in read.iter().enumerate() {
         for (document, policy) in policies.iter().enumerate() {
             let Some(domain) = &policy.domain else { continue };
             match first.get(&domain.value) {
@@ -140,7 +150,7 @@ fn refuse_twice(read: &mut [(Vec<RawPolicy>, Faults<'_>)]) {
             read[before.0].0[before.1].domain.clone(),
         );
         read[before.0].0[before.1].broken = true;
-        let (policies, faults) = &mut read[again.0];
+        let (policies, faults, _) = &mut read[again.0];
         policies[again.1].broken = true;
         let ((file, Some(first)), Some(domain)) = (other, &policies[again.1].domain) else {
             continue;

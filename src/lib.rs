@@ -25,3 +25,14 @@ pub mod http;
 pub mod limiter;
 pub mod store;
 pub mod telemetry;
+
+#[cfg(test)]
+extern crate self as cota;
+
+// Unit tests build their values with what the integration tests use.
+#[cfg(test)]
+#[path = "../tests/support"]
+mod support {
+    pub(crate) mod model;
+    pub(crate) mod policy;
+}

@@ -166,7 +166,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
             "faults": ["config/b.yaml:3:1: error: no domain"],
             "domains": [{
                 "name": "api",
-                "version": 7,
+                "version": port.revision("api"),
                 "limits": [
                     {
                         "label": "route.tenant/minute",

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::engine::decision::Decision;
+use crate::engine::limit::Algorithm;
 use crate::engine::resolve::Resolved;
 use crate::engine::response::{Body, Placeholder, Response};
 
@@ -91,12 +92,15 @@ impl Refusal<'_, '_> {
         let limit = charge.numbers.requests_per_unit;
         let window = &charge.limit.period.text;
         if self.retry_after.is_none() {
-            return if limit == 0 {
-                "Nothing is admitted here.".into()
-            } else {
-                format!(
+            return match charge.limit.algorithm {
+                _ if limit == 0 => "Nothing is admitted here.".into(),
+                Algorithm::TokenBucket => format!(
+                    "A cost of {cost} never fits a burst of {}. Waiting does not help.",
+                    charge.numbers.burst
+                ),
+                _ => format!(
                     "A cost of {cost} never fits a budget of {limit} per {window}. Waiting does not help."
-                )
+                ),
             };
         }
         let view = self.decision.verdicts[usize::from(self.headline)].view;

@@ -6,7 +6,6 @@
 //! it gave before: a file its domains, a domain its rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use notify::Watcher as _;
-use siphasher::sip::SipHasher13;
 use tokio::sync::mpsc;
 
 use super::fault::{Fault, Severity, escape};
@@ -213,7 +211,7 @@ impl Reloader {
         };
         let mut emptied = BTreeSet::new();
         for item in loaded.domains {
-            let Some(mut domain) = item.domain else { continue };
+            let Some(domain) = item.domain else { continue };
             let had_limits = || {
                 let old = before.domains.get(&item.name);
                 old.is_some_and(|old| old.limit_count() > 0)
@@ -223,9 +221,6 @@ impl Reloader {
                 notes.push(format!("{file}: domain {name} has lost its last limit"));
                 emptied.insert(item.name.clone());
             }
-            let source = sources.iter().find(|source| source.name == item.file);
-            let text = source.map_or("", |source| &source.text);
-            Arc::make_mut(&mut domain).revision = revision(text).into();
             next.domains.insert(item.name, domain);
         }
         let mut changed = !next.domains.is_empty();
@@ -349,13 +344,6 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
             );
         }
     }
-}
-
-/// Sixteen hex digits that tell one text from another.
-fn revision(text: &str) -> String {
-    let mut hasher = SipHasher13::new();
-    hasher.write(text.as_bytes());
-    format!("{:016x}", hasher.finish())
 }
 
 /// The policy files under the paths, for one look.

@@ -152,17 +152,15 @@ impl From<&Metadata<'_>> for Struct {
         put("retry_after_ms", metadata.retry_after_ms.map(number));
         put("override", metadata.changed_by.map(text));
         put("excess", metadata.excess.map(text));
-        if !metadata.shadow.is_empty() {
-            let verdicts = metadata
-                .shadow
-                .iter()
-                .map(|(limit, word)| ((*limit).to_owned(), text(word).into()));
-            put(
-                "shadow",
-                Some(Kind::StructValue(Self {
-                    fields: verdicts.collect(),
-                })),
-            );
+        let mut verdicts = Self::default();
+        for (limit, word) in &metadata.shadow {
+            // Of two budgets of one limit (a request of two callers) the one that refuses is told.
+            if *word == "deny" || !verdicts.fields.contains_key(*limit) {
+                verdicts.fields.insert((*limit).to_owned(), text(word).into());
+            }
+        }
+        if !verdicts.fields.is_empty() {
+            put("shadow", Some(Kind::StructValue(verdicts)));
         }
         let mut merged = Self::default();
         for rule in &metadata.rules {
@@ -211,3 +209,6 @@ fn kind(value: &limit::Value) -> Kind {
 fn text(s: &str) -> Kind {
     Kind::StringValue(s.to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -200,8 +200,9 @@ impl<C: Clock> Memory<C> {
         let decision = settle(resolved, &evaluations, now);
         for (i, charge) in resolved.charges.iter().enumerate() {
             let charged = decision.verdicts[i].charged;
-            if charged || charge.refund > 0 {
-                let evaluation = &evaluations[i];
+            let evaluation = &evaluations[i];
+            // A time that was brought back is kept, or the next request would bring it back again.
+            if charged || charge.refund > 0 || evaluation.clamped {
                 let slot = if charged {
                     evaluation.charged
                 } else {

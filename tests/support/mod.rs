@@ -2,3 +2,5 @@
 #![allow(dead_code, reason = "every test crate compiles all of it and uses some")]
 
 pub(crate) mod envoy;
+pub(crate) mod model;
+pub(crate) mod policy;

@@ -4,12 +4,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use cota::clock::ManualClock;
 use cota::config::{Source, load};
-use cota::engine::descriptor::Request;
 use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -33,7 +31,7 @@ pub(crate) struct Port {
     pub(crate) faults: Arc<ArcSwap<Vec<String>>>,
     pub(crate) readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
-    limiter: Arc<Limiter<Memory<ManualClock>, ManualClock>>,
+    service: RateLimits<Memory<ManualClock>, ManualClock>,
     pub(crate) shutdown: Option<oneshot::Sender<()>>,
     pub(crate) server: tokio::task::JoinHandle<()>,
 }
@@ -54,14 +52,15 @@ impl Port {
         );
         let faults = Arc::default();
         let readiness = Arc::<Readiness>::default();
-        let service = RateLimits::new(Arc::clone(&limiter), Arc::clone(&metrics));
+        let service = RateLimits::new(limiter, Arc::clone(&metrics));
+        let decider = service.clone();
         let state = State {
             policy: Arc::clone(&in_force),
             faults: Arc::clone(&faults),
             readiness: Arc::clone(&readiness),
             registry,
             decide: Box::new(move |request: RateLimitRequest| {
-                let service = service.clone();
+                let service = decider.clone();
                 Box::pin(async move { service.decide(&request, None).await })
             }),
         };
@@ -77,12 +76,19 @@ impl Port {
             faults,
             readiness,
             metrics,
-            limiter,
+            service,
             shutdown: Some(shutdown),
             server,
         };
         port.install(policy);
         port
+    }
+
+    /// The digest of the file that a domain came from.
+    pub(crate) fn revision(&self, domain: &str) -> String {
+        let revision = self.policy.load().domains[domain].revision.to_string();
+        assert_eq!(revision.len(), 16, "{revision}");
+        revision
     }
 
     pub(crate) fn install(&self, policy: Policy) {
@@ -107,16 +113,7 @@ impl Port {
             }],
             hits_addend: 0,
         };
-        let policy = self.limiter.policy();
-        let request = Request::from(&message);
-        let decided = self.limiter.decide(&policy, &request, None).await.unwrap();
-        self.metrics.record(
-            &request,
-            decided.domain,
-            &decided.resolved,
-            &decided.decision,
-            Duration::from_micros(10),
-        );
+        self.service.decide(&message, None).await.unwrap();
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {

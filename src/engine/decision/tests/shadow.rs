@@ -65,6 +65,10 @@ fn a_shadow_quota_takes_no_part_in_the_quota() {
     assert!(world.ask(&["(q=1)", "(s=1)"]).refused);
     assert!(!world.ask(&["(t=1)"]).refused);
     assert!(!world.ask(&["(q=2)", "(t=1)"]).refused);
+    // Nor beside an enforced quota of the same descriptor.
+    let mut world = World::new(&["q{9/minute quota;1/minute name:watched quota shadow}"]);
+    assert_eq!(world.passed(9, &["(q=1)"]), 9);
+    assert_eq!(remaining(&mut world, "(q=1)"), 0);
 }
 
 #[test]

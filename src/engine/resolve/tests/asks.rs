@@ -100,6 +100,15 @@ fn a_refund_never_refuses_and_a_free_route_is_never_refused() {
 }
 
 #[test]
+fn a_free_route_is_not_even_refused_by_debt() {
+    let mut world = World::new(&["t{1/minute overdraft}", "route"]);
+    world.domain.costs = counted().domain.costs;
+    world.ask(&["(t=acme) addend 9"]);
+    assert!(world.ask(&["(t=acme) addend 0"]).refused);
+    assert!(!world.ask(&["(t=acme)", "(route=/health)"]).refused);
+}
+
+#[test]
 fn the_first_entry_of_a_name_is_the_attribute() {
     let mut world = counted();
     let asked = request(&["(t=acme)", "(route=/search)", "(route=/health)"]);
