@@ -21,7 +21,8 @@ use crate::limiter::Limiter;
 use crate::store::memory::{Eviction, Memory};
 use crate::telemetry::{self, Metrics, Reload};
 
-/// How long calls may take to end once draining is over.
+/// How long calls may take to end once draining is over. A client that does not hear that it should go,
+/// one that is stopped or has connected and sent nothing, takes all of it.
 const LAST_CALLS: Duration = Duration::from_secs(10);
 
 /// How often a part of the memory store is swept.
@@ -168,7 +169,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let _ = end_grpc.send(());
     match tokio::time::timeout(LAST_CALLS, &mut grpc).await {
         Ok(ended) => served("gRPC", ended)?,
-        Err(_) => tracing::warn!("calls still open after {LAST_CALLS:?}, ending"),
+        Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
     }
     let _ = end_http.send(());
     reloader.abort();

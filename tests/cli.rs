@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Duration;
 
 use cota::config::{Source, load};
 use cota::engine::time::Timestamp;
@@ -225,9 +227,8 @@ fn every_flag_of_serve_has_its_variable() {
     let (_, help, _) = cota(&["serve", "--help"]);
     let words: Vec<&str> = help.split_whitespace().collect();
     let help = words.join(" ");
-    let mut flags = help.split(" --").skip(1).peekable();
     let mut seen = 0;
-    while let Some(flag) = flags.next() {
+    for flag in help.split(" --").skip(1) {
         let name: String = flag
             .chars()
             .take_while(|c| c.is_ascii_lowercase() || *c == '-')
@@ -356,7 +357,10 @@ fn the_samples_are_clean() {
     let mut checked = 0;
     for sample in fs::read_dir(samples).unwrap() {
         let path = sample.unwrap().path();
-        let (code, stdout, stderr) = run(command(&["check", "--deny-warnings"]).arg(&path));
+        // What the warnings of this one ask for are keys that `envoyproxy/ratelimit` does not know.
+        let plain = path.ends_with("plain.yaml");
+        let flag = (!plain).then_some("--deny-warnings");
+        let (code, stdout, stderr) = run(command(&["check"]).arg(&path).args(flag));
         assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
         checked += 1;
     }
@@ -604,15 +608,14 @@ descriptors:
         cota::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::Code::Ok
     );
     assert_eq!(cota.await_end().code(), Some(0));
-    assert!(!cota.log().contains("calls still open"), "{}", cota.log());
+    assert!(!cota.log().contains("still open"), "{}", cota.log());
 }
 
 #[test]
 fn open_connections_do_not_hold_up_the_end() {
     let (_folder, policy) = file(ONE_A_YEAR);
     let mut cota = Cota::serve(&policy);
-    // Three kinds of idlers: an HTTP/2 connection between calls, an HTTP one between requests, and a
-    // client that has sent nothing yet.
+    // An HTTP/2 connection between calls, an HTTP one between requests, and one that has sent nothing.
     cota.ask("api", "tenant", "acme").unwrap();
     cota.get("/livez");
     let _silent = TcpStream::connect(cota.http).unwrap();
@@ -621,7 +624,30 @@ fn open_connections_do_not_hold_up_the_end() {
 
     assert_eq!(cota.await_end().code(), Some(0));
     let log = cota.log();
-    assert!(!log.contains("calls still open"), "{log}");
+    assert!(!log.contains("still open"), "{log}");
     assert!(log.contains("draining") && log.contains("ended"), "{log}");
     assert!(TcpStream::connect(cota.grpc).is_err());
+}
+
+#[test]
+fn a_client_is_told_to_go_away() {
+    let (_folder, policy) = file(ONE_A_YEAR);
+    let cota = Cota::serve(&policy);
+    let mut stream = TcpStream::connect(cota.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let mut next = || {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        std::io::copy(&mut (&mut stream).take(length.into()), &mut std::io::sink()).unwrap();
+        head[3]
+    };
+    assert_eq!(next(), 4, "the connection begins with its settings");
+
+    cota.signal("TERM");
+
+    while next() != 7 {}
 }
