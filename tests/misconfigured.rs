@@ -4,6 +4,7 @@
 
 use std::fs;
 
+use tempfile::TempDir;
 use tonic::Code;
 
 #[path = "support/cota.rs"]
@@ -19,11 +20,12 @@ descriptors:
     rate_limit: {name: tenant, unit: year, requests_per_unit: 10}
 ";
 
-fn start() -> Cota {
+fn start() -> (TempDir, Cota) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("api.yaml");
     fs::write(&file, POLICY).unwrap();
-    Cota::serve(&file)
+    let cota = Cota::serve(&file);
+    (folder, cota)
 }
 
 fn malformed(cota: &Cota, reason: &str) -> u64 {
@@ -41,7 +43,7 @@ fn warnings(cota: &Cota, text: &str) -> Vec<String> {
 
 #[test]
 fn a_request_without_a_domain_is_refused_counted_and_told_of_once() {
-    let cota = start();
+    let (_folder, cota) = start();
     for _ in 0..3 {
         let error = cota.send(request("", &[&[("tenant", "acme")]])).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
@@ -55,7 +57,7 @@ fn a_request_without_a_domain_is_refused_counted_and_told_of_once() {
 
 #[test]
 fn a_request_without_descriptors_is_refused_with_the_name_of_its_domain() {
-    let cota = start();
+    let (_folder, cota) = start();
     let error = cota.send(request("api", &[])).unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     assert_eq!(
@@ -77,7 +79,7 @@ fn a_request_without_descriptors_is_refused_with_the_name_of_its_domain() {
 
 #[test]
 fn the_first_line_shows_what_a_caller_chose_escaped_and_cut() {
-    let cota = start();
+    let (_folder, cota) = start();
     let evil = format!("\u{1b}[31m\nERROR forged {}", "x".repeat(10_000));
     cota.send(request(&evil, &[])).unwrap_err();
     let lines = warnings(&cota, "without descriptors");
@@ -89,7 +91,7 @@ fn the_first_line_shows_what_a_caller_chose_escaped_and_cut() {
 
 #[test]
 fn an_empty_descriptor_among_good_ones_is_only_counted() {
-    let cota = start();
+    let (_folder, cota) = start();
     let answer = cota.send(request("api", &[&[], &[("tenant", "acme")]])).unwrap();
     assert_eq!(answer.statuses.len(), 2);
     assert_eq!(answer.statuses[1].limit_remaining, 9);
@@ -99,7 +101,7 @@ fn an_empty_descriptor_among_good_ones_is_only_counted() {
 
 #[test]
 fn calls_of_the_old_protocol_are_told_what_to_set() {
-    let cota = start();
+    let (_folder, cota) = start();
     let client = cota.client();
     for path in [
         "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
