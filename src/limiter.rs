@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::engine::decision::Decision;
 use crate::engine::descriptor::Request;
 use crate::engine::policy::{Domain, Policy};
-use crate::engine::resolve::{Resolved, resolve};
+use crate::engine::resolve::{Charge, Resolved, resolve};
 use crate::engine::time::Micros;
 use crate::store::{Store, StoreError};
 
@@ -116,8 +116,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 decision: Decision::default(),
             });
         }
+        // Taken before the store is asked, so that a slow store does not let more of them in, and kept
+        // until the answer is out.
+        let may_wait = |charge: &Charge<'_>| charge.numbers.max_wait > Micros::ZERO;
+        let place = if resolved.charges.iter().any(may_wait) {
+            Place::take(&self.held)
+        } else {
+            None
+        };
         let patience = match deadline {
-            _ if self.held.load(Ordering::Relaxed) >= MAX_HELD => Micros::ZERO,
+            _ if place.is_none() => Micros::ZERO,
             Some(deadline) => Micros::from(deadline).saturating_sub(DEADLINE_MARGIN),
             None => Micros(u64::MAX),
         };
@@ -131,27 +139,39 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if wait == Micros::ZERO {
             return Ok(decided);
         }
-        let held = Held::new(self, decided);
+        let held = Held {
+            store: &self.store,
+            answer: Some(decided),
+        };
         tokio::time::sleep(wait.into()).await;
         Ok(held.release())
     }
 }
 
+/// A place among the answers that may be held.
+struct Place<'h>(&'h AtomicUsize);
+
+impl<'h> Place<'h> {
+    fn take(held: &'h AtomicUsize) -> Option<Self> {
+        let one_more = |n: usize| (n < MAX_HELD).then_some(n + 1);
+        let taken = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.is_ok().then(|| Self(held))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// An answer being held. Dropped before its time, it gives back what was charged.
-struct Held<'h, 'r, S: Store, C> {
-    limiter: &'h Limiter<S, C>,
+struct Held<'h, 'r, S: Store> {
+    store: &'h S,
     answer: Option<Decided<'r>>,
 }
 
-impl<'h, 'r, S: Store, C> Held<'h, 'r, S, C> {
-    fn new(limiter: &'h Limiter<S, C>, answer: Decided<'r>) -> Self {
-        limiter.held.fetch_add(1, Ordering::Relaxed);
-        Self {
-            limiter,
-            answer: Some(answer),
-        }
-    }
-
+impl<'r, S: Store> Held<'_, 'r, S> {
     fn release(mut self) -> Decided<'r> {
         self.answer
             .take()
@@ -159,11 +179,13 @@ impl<'h, 'r, S: Store, C> Held<'h, 'r, S, C> {
     }
 }
 
-impl<S: Store, C> Drop for Held<'_, '_, S, C> {
+impl<S: Store> Drop for Held<'_, '_, S> {
     fn drop(&mut self) {
-        self.limiter.held.fetch_sub(1, Ordering::Relaxed);
         if let Some(answer) = &self.answer {
-            self.limiter.store.give_back(&answer.resolved, &answer.decision);
+            self.store.give_back(&answer.resolved, &answer.decision);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -239,6 +239,25 @@ impl<'p> Terms<'p> {
         }
     }
 
+    /// How much of a `cost` charged at `decided` is still spent at `now`, so that giving it back admits
+    /// no more than if it had never been charged: none once its window turned; of a bucket at most what
+    /// has not drained, where the whole bucket was to be empty after `reset`.
+    pub fn still_spent(&self, cost: u64, reset: Micros, decided: Timestamp, now: Timestamp) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
+                if windows.at(decided).index == windows.at(now).index {
+                    cost
+                } else {
+                    0
+                }
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let left = u128::from(reset.saturating_sub(now.since(decided)).0) * u128::from(self.units);
+                u64::try_from(left / u128::from(self.period.0)).map_or(cost, |left| left.min(cost))
+            }
+        }
+    }
+
     /// What an advanced state shows at `now`.
     pub fn view(&self, state: State, now: Timestamp) -> View {
         let capacity = self.capacity();
@@ -309,6 +328,11 @@ impl<'p> Terms<'p> {
         }
     }
 
+    /// How long an empty bucket takes to drain `cost`.
+    pub fn drained_after(&self, cost: u64) -> Micros {
+        self.drain_time(self.product(cost)).unwrap_or(Micros(u64::MAX))
+    }
+
     /// How long until `cost` would be allowed at once; zero: now. `None` when waiting does not help.
     /// For a cost of 0 it is how long the budget stays in debt.
     fn wait_for(&self, state: State, cost: u64, now: Timestamp) -> Option<Micros> {
@@ -340,7 +364,9 @@ impl<'p> Terms<'p> {
                 self.bucket_wait(state, over, now)
             }
             Algorithm::LeakyBucket if cost == 0 => {
-                self.bucket_wait(state, self.parts(&state).saturating_sub(self.wait_parts()), now)
+                // A full queue is no debt: one that waits `max_wait`, and its own unit.
+                let full = self.wait_parts() + self.product(1);
+                self.bucket_wait(state, self.parts(&state).saturating_sub(full), now)
             }
             Algorithm::LeakyBucket => self.bucket_wait(state, self.parts(&state), now),
         }
@@ -425,7 +451,7 @@ impl<'p> Terms<'p> {
     }
 
     /// Where a debt stops: the full budget and what the limit earns in a day, or in its period if longer.
-    fn deepest(&self) -> u64 {
+    pub fn deepest(&self) -> u64 {
         let span = u128::from(self.period.max(Micros::DAY).0);
         let earned = u128::from(self.units) * span / u128::from(self.period.0);
         u64::try_from(earned + u128::from(self.capacity()))

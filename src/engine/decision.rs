@@ -84,9 +84,41 @@ pub fn evaluate(charge: &Charge<'_>, slot: Slot, now: Timestamp, wait_cap: Micro
     }
 }
 
+/// What is left of a budget's slot when a charge is given back, because its caller went away while the
+/// answer was held: where it was charged, and only what of it is still spent.
+pub fn give_back(
+    charge: &Charge<'_>,
+    verdict: &Verdict,
+    slot: Slot,
+    decided: Timestamp,
+    now: Timestamp,
+) -> Slot {
+    let (true, Some(cost)) = (verdict.charged, charge.spend) else {
+        return slot;
+    };
+    let terms = charge.terms();
+    if let (Outcome::Excess, Some(lane)) = (verdict.outcome, terms.lane()) {
+        // Of the lane no more is known than this charge, taken as the first to drain.
+        let units = lane.still_spent(cost, lane.drained_after(cost), decided, now);
+        let (state, _) = lane.advance(slot.lane, now);
+        return Slot {
+            lane: lane.refund(state, units),
+            ..slot
+        };
+    }
+    let units = terms.still_spent(cost, verdict.view.reset, decided, now);
+    let (state, _) = terms.advance(slot.main, now);
+    Slot {
+        main: terms.refund(state, units),
+        ..slot
+    }
+}
+
 /// The answer to a request.
 #[derive(Debug, Default)]
 pub struct Decision {
+    /// When it was decided, by the store's clock.
+    pub at: Timestamp,
     /// The request is over a limit that is enforced.
     pub refused: bool,
     /// One for each charge, in order.
@@ -137,6 +169,7 @@ pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestam
         refused |= quota.all(|met| met.charges.iter().copied().any(over_quota));
     }
     let mut decision = Decision {
+        at: now,
         refused,
         ..Decision::default()
     };

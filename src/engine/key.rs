@@ -79,6 +79,11 @@ impl Identity {
         self.digest
     }
 
+    /// What tells the limit from others under the same keys: its name, algorithm, period and time zone.
+    pub fn limit(&self) -> &str {
+        &self.limit
+    }
+
     /// The descriptor keys that lead to the limit.
     pub fn keys(&self) -> &[Box<str>] {
         &self.keys
@@ -134,14 +139,20 @@ impl BudgetKey<'_> {
         out
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+    /// The entries that lead to the limit, as they count.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
         let keys = self.identity.keys.iter().map(|key| &**key);
         keys.zip(self.values.iter().map(|value| &**value))
     }
 
+    /// The domain.
+    pub fn domain(&self) -> &str {
+        &self.identity.domain
+    }
+
     /// The entries that place the budget: the caller's, or all of a path that is literal throughout. A
     /// rule for one value thus shares its place with the rule for every value that it was taken out of.
-    fn tag(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn tag(&self) -> impl Iterator<Item = (&str, &str)> {
         let caller = self.caller;
         let entries = self.entries().enumerate();
         let placing = entries.filter(move |(i, _)| caller.is_none_or(|caller| caller == *i));
@@ -160,11 +171,11 @@ fn write_entries<'a>(out: &mut String, entries: impl Iterator<Item = (&'a str, &
     }
 }
 
-/// Appends `text` with everything but unreserved characters, `/`, `:`, `@`, `+` and `*` percent-encoded.
-fn escape(out: &mut String, text: &str) {
+/// Appends `text` with everything but letters, digits and `-._/:@+*` percent-encoded.
+pub fn escape(out: &mut String, text: &str) {
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => out.push(char::from(byte)),
             b'/' | b':' | b'@' | b'+' | b'*' => out.push(char::from(byte)),
             _ => {
                 let _ = write!(out, "%{byte:02X}");

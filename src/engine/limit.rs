@@ -51,7 +51,7 @@ pub struct Period {
 }
 
 /// The words of `unit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// 1 s.
     Second,

@@ -18,8 +18,8 @@ use std::hash::Hasher as _;
 use super::{Store, StoreError};
 use crate::clock::Clock;
 use crate::engine::budget::State;
-use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, settle};
-use crate::engine::limit::Excess;
+use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, give_back, settle};
+use crate::engine::limit::{Excess, Unit};
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
 
@@ -35,7 +35,8 @@ const LONGEST_SEARCH: usize = 1_024;
 pub struct Memory<C> {
     shards: Box<[Mutex<Shard>]>,
     keys: (u64, u64),
-    started: Timestamp,
+    /// What expiries are counted from.
+    epoch: Timestamp,
     per_shard: usize,
     evictions: [AtomicU64; 2],
     clock: C,
@@ -74,7 +75,7 @@ struct Shard {
 struct Entry {
     hash: u64,
     tail: u32,
-    /// When it can be forgotten (28 bits of seconds since the store began) and how used it is (4 bits).
+    /// When it can be forgotten (28 bits of seconds since the store's epoch) and how used it is (4 bits).
     meta: u32,
     state: State,
 }
@@ -114,11 +115,12 @@ impl Place {
 impl<C: Clock> Memory<C> {
     /// A store that keeps at most `max_keys` budgets, within a few per cent.
     pub fn new(clock: C, max_keys: usize) -> Self {
-        let started = clock.now();
+        // A year back, so that a clock that is set back later still finds itself after it.
+        let epoch = Timestamp(clock.now().0.saturating_sub(Unit::Year.length().0));
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             keys: (fastrand::u64(..), fastrand::u64(..)),
-            started,
+            epoch,
             per_shard: max_keys.div_ceil(SHARDS).max(1),
             evictions: [const { AtomicU64::new(0) }; 2],
             clock,
@@ -150,7 +152,7 @@ impl<C: Clock> Memory<C> {
 
     /// Forgets budgets whose state has become the initial one, in one of [`Self::sweeps`] parts.
     pub fn sweep(&self, part: usize) {
-        let seconds = self.clock.now().since(self.started).0 / Micros::SECOND.0;
+        let seconds = self.clock.now().since(self.epoch).0 / Micros::SECOND.0;
         let mut shard = self.shards[part % SHARDS].lock();
         shard.table.retain(|entry| !entry.expired(seconds));
         let (len, room) = (shard.table.len(), shard.table.capacity());
@@ -185,16 +187,7 @@ impl<C: Clock> Memory<C> {
         let now = self.clock.now();
         let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
         for (charge, place) in resolved.charges.iter().zip(&places) {
-            let shard = locked.shard(place.shard);
-            let lane = if charge.limit.excess.is_some() {
-                shard.read(place.lane())
-            } else {
-                State::default()
-            };
-            let slot = Slot {
-                main: shard.read(*place),
-                lane,
-            };
+            let slot = locked.slot(charge, *place);
             evaluations.push(evaluate(charge, slot, now, wait_cap));
         }
         let decision = settle(resolved, &evaluations, now);
@@ -217,18 +210,18 @@ impl<C: Clock> Memory<C> {
     fn write(&self, locked: &mut Locked<'_>, place: Place, charge: &Charge<'_>, slot: Slot, now: Timestamp) {
         let shard = locked.shard(place.shard);
         let terms = charge.terms();
-        let since_start = |at: Timestamp| at.since(self.started).secs_ceil().min(EXPIRY_MAX) as u32;
-        let seconds = now.since(self.started).0 / Micros::SECOND.0;
+        let seconds_at = |at: Timestamp| at.since(self.epoch).secs_ceil().min(EXPIRY_MAX) as u32;
+        let seconds = now.since(self.epoch).0 / Micros::SECOND.0;
         let pressure = |used: u64, capacity: u64| {
             let fifteenths = u128::from(used) * u128::from(EXHAUSTED) / u128::from(capacity.max(1));
             u32::try_from(fifteenths).unwrap_or(EXHAUSTED).min(EXHAUSTED)
         };
         let meta = pressure(slot.main.used, terms.capacity()) << EXPIRY_BITS
-            | since_start(terms.forgotten_at(slot.main, now));
+            | seconds_at(terms.forgotten_at(slot.main, now));
         self.put(shard, place, slot.main, meta, seconds);
         if let (Some(Excess { .. }), Some(lane)) = (charge.limit.excess, terms.lane()) {
             let meta = pressure(slot.lane.used, lane.capacity()) << EXPIRY_BITS
-                | since_start(lane.forgotten_at(slot.lane, now));
+                | seconds_at(lane.forgotten_at(slot.lane, now));
             self.put(shard, place.lane(), slot.lane, meta, seconds);
         }
     }
@@ -281,6 +274,16 @@ impl Locked<'_> {
         &mut found
             .expect("every shard of a request is locked before it is used")
             .1
+    }
+
+    /// What is kept of a charge's budget.
+    fn slot(&mut self, charge: &Charge<'_>, place: Place) -> Slot {
+        let shard = self.shard(place.shard);
+        let lane = charge.limit.excess.map(|_| shard.read(place.lane()));
+        Slot {
+            main: shard.read(place),
+            lane: lane.unwrap_or_default(),
+        }
     }
 }
 
@@ -338,23 +341,11 @@ impl<C: Clock> Store for Memory<C> {
         let mut locked = self.lock(&places);
         let now = self.clock.now();
         for (i, charge) in resolved.charges.iter().enumerate() {
-            let (true, Some(cost)) = (decision.verdicts[i].charged, charge.spend) else {
-                continue;
-            };
-            let place = places[i];
-            let shard = locked.shard(place.shard);
-            let lane = if charge.limit.excess.is_some() {
-                shard.read(place.lane())
-            } else {
-                State::default()
-            };
-            let terms = charge.terms();
-            let (main, _) = terms.advance(shard.read(place), now);
-            let slot = Slot {
-                main: terms.refund(main, cost),
-                lane,
-            };
-            self.write(&mut locked, place, charge, slot, now);
+            if decision.verdicts[i].charged {
+                let slot = locked.slot(charge, places[i]);
+                let slot = give_back(charge, &decision.verdicts[i], slot, decision.at, now);
+                self.write(&mut locked, places[i], charge, slot, now);
+            }
         }
     }
 }

@@ -9,8 +9,8 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use cota::engine::budget::{Outcome, State};
-use cota::engine::decision::{Decision, Slot, evaluate, settle};
+use cota::engine::budget::State;
+use cota::engine::decision::{Decision, Slot, evaluate, give_back, settle};
 use cota::engine::resolve::{Charge, Resolved};
 use cota::engine::time::{Micros, Timestamp};
 
@@ -34,27 +34,16 @@ impl Model {
         {
             if verdict.charged {
                 self.write(resolved, charge, evaluation.charged);
-            } else if charge.refund > 0 {
+            } else if charge.refund > 0 || verdict.clamped {
                 self.write(resolved, charge, evaluation.base);
             }
         }
         decision
     }
 
-    /// Gives back what was charged, where it was charged.
     pub fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision, now: Timestamp) {
         for (charge, verdict) in resolved.charges.iter().zip(&decision.verdicts) {
-            let (true, Some(cost)) = (verdict.charged, charge.spend) else {
-                continue;
-            };
-            let mut slot = self.read(resolved, charge);
-            let terms = charge.terms();
-            let lane = terms.lane();
-            let (terms, state) = match (verdict.outcome, lane) {
-                (Outcome::Excess, Some(lane)) => (lane, &mut slot.lane),
-                _ => (terms, &mut slot.main),
-            };
-            *state = terms.refund(terms.advance(*state, now).0, cost);
+            let slot = give_back(charge, verdict, self.read(resolved, charge), decision.at, now);
             self.write(resolved, charge, slot);
         }
     }

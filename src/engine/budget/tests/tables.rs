@@ -234,7 +234,9 @@ fn a_leaky_bucket_starts_each_when_the_one_before_has_taken_its_time() {
             // Any cost is payable; it delays those behind it.
             (60, 100, ALLOW, 0),
             (60, 1, deny(980), 0),
-            (60, 0, deny(980), 0),
+            (60, 0, deny(970), 0),
+            (1_029, 0, deny(1), 0),
+            (1_030, 0, ALLOW, 0),
             (1_040, 0, ALLOW, 1),
             (1_040, 1, wait(20), 0),
         ],
