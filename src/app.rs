@@ -9,19 +9,20 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::SystemClock;
 use crate::config::watch::{Outcome, ReadError, Reloader};
 use crate::engine::policy::Policy;
 use crate::grpc::rate_limit::RateLimits;
-use crate::grpc::server::GrpcServer;
+use crate::grpc::server::{GrpcServer, Health};
 use crate::http::{self, Readiness};
 use crate::limiter::Limiter;
 use crate::store::memory::{Eviction, Memory};
 use crate::telemetry::{self, Metrics, Reload};
 
-/// How long calls may take to end once draining is over.
+/// How long calls may take to end once draining is over. A client that does not hear that it should go,
+/// one that is stopped or has connected and sent nothing, takes all of it.
 const LAST_CALLS: Duration = Duration::from_secs(10);
 
 /// How often a part of the memory store is swept.
@@ -87,10 +88,12 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let faults = Arc::new(ArcSwap::from_pointee(Vec::new()));
     let mut registry = Registry::default();
     let metrics = Arc::new(Metrics::new(&mut registry, settings.shadow));
+    let (serving, in_force) = watch::channel(false);
     let on_reload = {
         let metrics = Arc::clone(&metrics);
         Box::new(move |outcome, policy: &Arc<Policy>| {
             metrics.install(Arc::clone(policy));
+            serving.send_replace(!policy.domains.is_empty());
             metrics.record_reload(match outcome {
                 Outcome::Ok => Reload::Ok,
                 Outcome::Partial => Reload::Partial,
@@ -130,6 +133,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let service = RateLimits::new(Arc::clone(&limiter), metrics);
     let server = GrpcServer::new(service.clone());
     let health = server.health();
+    health.set(*in_force.borrow()).await;
     tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
     tracing::info!("store memory: budgets start full and are lost at the end");
 
@@ -150,10 +154,10 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     };
     let mut http = tokio::spawn(http::serve(http, state, async move { drop(http_ends.await) }));
     let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
-    health.set(true).await;
 
     tokio::select! {
         () = signals.end => {}
+        () = follow_health(&health, in_force) => {}
         ended = &mut grpc => return served("gRPC", ended),
         ended = &mut http => return served("HTTP", ended.map(Ok)),
     }
@@ -165,13 +169,25 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let _ = end_grpc.send(());
     match tokio::time::timeout(LAST_CALLS, &mut grpc).await {
         Ok(ended) => served("gRPC", ended)?,
-        Err(_) => tracing::warn!("calls still open after {LAST_CALLS:?}, ending"),
+        Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
     }
     let _ = end_http.send(());
     reloader.abort();
     sweeper.abort();
     tracing::info!("ended");
     Ok(())
+}
+
+/// Health says what `/readyz` says: without a domain in force, nobody should be sent here.
+async fn follow_health(health: &Health, mut in_force: watch::Receiver<bool>) {
+    loop {
+        let serving = *in_force.borrow_and_update();
+        health.set(serving).await;
+        if in_force.changed().await.is_err() {
+            // Reloading has ended; what it left behind stays.
+            std::future::pending().await
+        }
+    }
 }
 
 async fn bind(what: &'static str, address: &str) -> Result<TcpListener, AppError> {

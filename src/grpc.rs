@@ -1,5 +1,6 @@
 //! The gRPC side: what Envoy sends and receives.
 
+mod complaints;
 pub mod convert;
 pub mod proto;
 pub mod rate_limit;

@@ -73,6 +73,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.policy.load_full()
     }
 
+    /// The clock.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
     /// The store.
     pub fn store(&self) -> &S {
         &self.store

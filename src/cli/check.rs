@@ -40,6 +40,9 @@ impl Check {
             .filter_map(|item| item.domain.as_ref())
             .collect();
         let limits: usize = good.iter().map(|domain| domain.limit_count()).sum();
+        if loaded.domains.is_empty() && errors == 0 {
+            return Err(watch::ReadError::no_domain(&self.paths).into());
+        }
         println!(
             "{} files, {} domains, {limits} limits: {errors} errors, {warnings} warnings",
             sources.len(),

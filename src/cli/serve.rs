@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
+use clap::{Args, Error};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -23,7 +25,7 @@ pub(super) struct Serve {
     )]
     config: Vec<PathBuf>,
     /// Where budgets are kept: `memory`
-    #[arg(long, value_name = "URL", env = "COTA_STORE", default_value = "memory", value_parser = ["memory"])]
+    #[arg(long, value_name = "URL", env = "COTA_STORE", default_value = "memory")]
     store: String,
     /// Address for Envoy's calls; port 0 takes a free one
     #[arg(
@@ -42,7 +44,7 @@ pub(super) struct Serve {
     )]
     http_listen: String,
     /// Decide and record everything, refuse nothing
-    #[arg(long, env = "COTA_SHADOW")]
+    #[arg(long, env = "COTA_SHADOW", value_parser = BoolishValueParser::new())]
     shadow: bool,
     /// How many budgets the memory store keeps at most
     #[arg(long, value_name = "N", env = "COTA_MAX_KEYS", default_value = "1000000")]
@@ -57,6 +59,9 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if self.store != "memory" {
+            unbuilt(&self.store).exit();
+        }
         init_logging(self.log_format);
         let settings = Settings {
             config: self.config,
@@ -99,6 +104,18 @@ impl Serve {
             Ok(ExitCode::SUCCESS)
         })
     }
+}
+
+/// Refuses a store that there is not. Only its scheme is shown: the rest may hold a password.
+fn unbuilt(store: &str) -> Error {
+    let odd = |c: char| !c.is_ascii_alphanumeric() && c != '-';
+    let scheme = store.split(odd).next().unwrap_or_default();
+    let what = match scheme.trim_start_matches("rediss").trim_start_matches("redis") {
+        "" | "-cluster" | "-sentinel" => "is not built into this version",
+        _ => "is none that cota knows",
+    };
+    let text = format!("the store `{scheme}` {what}: use `--store memory`, for one replica\n");
+    Error::raw(ErrorKind::InvalidValue, text)
 }
 
 /// `5s`, `500ms`, `1m30s`.

@@ -5,7 +5,7 @@
 //! 200 ms apart agree, so that a file being written is not read half. What cannot be used keeps what
 //! it gave before: a file its domains, a domain its rules.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use arc_swap::ArcSwap;
 use notify::Watcher as _;
 use tokio::sync::mpsc;
 
-use super::fault::{Fault, Severity};
-use super::{Source, load};
+use super::fault::{Fault, Severity, escape};
+use super::{Loaded, Source, load};
 use crate::clock::Clock;
 use crate::engine::policy::Policy;
 
@@ -45,14 +45,26 @@ pub struct Reloader {
     paths: Vec<PathBuf>,
     policy: Arc<ArcSwap<Policy>>,
     report: Arc<ArcSwap<Vec<String>>>,
-    /// The domains that each file holds.
-    held: HashMap<Arc<str>, Vec<Box<str>>>,
-    last: Vec<Text>,
+    held: Held,
+    /// Domains in force that had limits once and have none now.
+    emptied: BTreeSet<Box<str>>,
+    last: Files,
     clock: Arc<dyn Clock>,
     on_reload: OnReload,
 }
 
-/// A file's name and text, or why it has none.
+/// The domains that each file holds: by name, whether they are good or not.
+type Held = BTreeMap<Arc<str>, BTreeSet<Box<str>>>;
+
+/// What was found under the paths.
+#[derive(Clone, Debug, Default)]
+struct Files {
+    texts: Vec<Text>,
+    /// What lies beside them, and why it is no policy file.
+    skipped: Vec<(PathBuf, &'static str)>,
+}
+
+/// The name and the text of a file, or why it has none. A directory that cannot be read is one, too.
 #[derive(Clone, Debug, PartialEq)]
 struct Text {
     name: Arc<str>,
@@ -63,12 +75,12 @@ struct Text {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It cannot be read.
-    #[error("cannot read {path}", path = path.display())]
-    Io {
+    #[error("cannot read {path}: {reason}")]
+    Unreadable {
         /// The file or directory.
-        path: PathBuf,
+        path: String,
         /// Why.
-        source: io::Error,
+        reason: String,
     },
     /// No file of it names a domain.
     #[error("no domain in {paths}: a policy file begins with `domain: NAME`")]
@@ -76,6 +88,16 @@ pub enum ReadError {
         /// What was read.
         paths: String,
     },
+}
+
+impl ReadError {
+    /// That no file under the paths names a domain.
+    pub fn no_domain(paths: &[PathBuf]) -> Self {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        Self::NoDomain {
+            paths: paths.join(", "),
+        }
+    }
 }
 
 impl Reloader {
@@ -91,8 +113,9 @@ impl Reloader {
             paths,
             policy,
             report,
-            held: HashMap::new(),
-            last: Vec::new(),
+            held: Held::new(),
+            emptied: BTreeSet::new(),
+            last: Files::default(),
             clock,
             on_reload,
         }
@@ -103,20 +126,13 @@ impl Reloader {
     /// # Errors
     /// When a path cannot be read, or no file names a domain or has a fault.
     pub fn start(&mut self) -> Result<Outcome, ReadError> {
-        let texts = read(&self.paths)?;
-        if let Some(Text {
-            name,
-            text: Err(reason),
-        }) = texts.iter().find(|text| text.text.is_err())
-        {
-            return Err(unreadable(name, reason));
+        let files = read(&self.paths);
+        if let Some(error) = files.texts.iter().find_map(Text::error) {
+            return Err(error);
         }
-        let outcome = self.apply(texts);
+        let outcome = self.apply(files);
         if self.policy.load().domains.is_empty() && outcome == Outcome::Ok {
-            let paths: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
-            return Err(ReadError::NoDomain {
-                paths: paths.join(", "),
-            });
+            return Err(ReadError::no_domain(&self.paths));
         }
         Ok(outcome)
     }
@@ -136,120 +152,104 @@ impl Reloader {
                 Some(()) = changes.recv() => false,
                 _ = poll.tick() => false,
             };
-            if let Some(texts) = self.settled(forced).await {
-                self.apply(texts);
-            }
+            let Some(files) = self.settled(forced).await else {
+                continue;
+            };
+            // Compiling a large policy takes longer than a request may wait for its thread.
+            let applied = tokio::task::spawn_blocking(move || {
+                self.apply(files);
+                self
+            });
+            self = match applied.await {
+                Ok(reloader) => reloader,
+                Err(error) => {
+                    tracing::error!(%error, "policy files are no longer followed");
+                    return;
+                }
+            };
         }
     }
 
-    /// The texts, once two reads agree; nothing when they are the ones in force.
-    async fn settled(&self, forced: bool) -> Option<Vec<Text>> {
-        let mut texts = self.read_again().await?;
-        if texts == self.last && !forced {
+    /// The files, once two reads agree; nothing when they are the ones in force.
+    async fn settled(&self, forced: bool) -> Option<Files> {
+        let mut files = self.read_again().await?;
+        if files.texts == self.last.texts && !forced {
             return None;
         }
         loop {
             tokio::time::sleep(SETTLE).await;
             let again = self.read_again().await?;
-            if again == texts {
-                return (forced || texts != self.last).then_some(texts);
+            if again.texts == files.texts {
+                return (forced || again.texts != self.last.texts).then_some(again);
             }
-            texts = again;
+            files = again;
         }
     }
 
-    async fn read_again(&self) -> Option<Vec<Text>> {
+    async fn read_again(&self) -> Option<Files> {
         let paths = self.paths.clone();
-        match tokio::task::spawn_blocking(move || read(&paths)).await {
-            Ok(Ok(texts)) => Some(texts),
-            Ok(Err(error)) => {
-                // The directory is gone or closed: what is in force stays.
-                let reason = std::error::Error::source(&error)
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                tracing::warn!(%error, reason, "policy files cannot be read, keeping what is in force");
-                None
-            }
-            Err(_) => None,
-        }
+        tokio::task::spawn_blocking(move || read(&paths)).await.ok()
     }
 
-    /// Compiles the texts and publishes what can be used.
-    fn apply(&mut self, texts: Vec<Text>) -> Outcome {
-        let sources: Vec<Source> = texts
-            .iter()
-            .filter_map(|Text { name, text }| {
-                let text = text.as_ref().ok()?.clone();
-                Some(Source {
-                    name: Arc::clone(name),
-                    text,
-                })
-            })
-            .collect();
+    /// Compiles the files and publishes what can be used.
+    fn apply(&mut self, files: Files) -> Outcome {
+        if files.skipped != self.last.skipped {
+            for (path, reason) in &files.skipped {
+                tracing::info!(path = %path.display(), reason, "skipped");
+            }
+        }
+        let sources: Vec<Source> = files.texts.iter().filter_map(Text::source).collect();
         let loaded = load(&sources, self.clock.now());
         let before = self.policy.load_full();
+        let mut notes = Vec::new();
+        let held = self.held_by(&files, &loaded, &mut notes);
+        let mut faulty = loaded.has_errors() || files.texts.iter().any(|text| text.text.is_err());
+
         let mut next = Policy {
             version: before.version + 1,
             ..Policy::default()
         };
-        let mut held: HashMap<Arc<str>, Vec<Box<str>>> = HashMap::new();
-        let mut notes = Vec::new();
-        let (mut fresh, mut failed) = (0, 0);
-        for Text { name, text } in &texts {
-            let Err(reason) = text else { continue };
-            failed += 1;
-            notes.push(format!(
-                "{name}: cannot be read ({reason}); it keeps what it held"
-            ));
-            held.insert(Arc::clone(name), self.held.get(name).cloned().unwrap_or_default());
-        }
-        for file in loaded.files {
-            let names = held.entry(Arc::clone(&file.name)).or_default();
-            let kept = self.held.get(&file.name).filter(|_| !file.whole);
-            if let Some(kept) = kept.filter(|kept| !kept.is_empty()) {
-                failed += 1;
-                notes.push(format!(
-                    "{}: empty or not readable whole; it keeps: {}",
-                    file.name,
-                    kept.join(", ")
-                ));
-                names.extend(kept.iter().cloned());
-            }
-        }
+        let mut emptied = BTreeSet::new();
         for item in loaded.domains {
-            held.entry(Arc::clone(&item.file))
-                .or_default()
-                .push(item.name.clone());
-            let Some(domain) = item.domain else {
-                failed += 1;
-                continue;
+            let Some(domain) = item.domain else { continue };
+            let had_limits = || {
+                let old = before.domains.get(&item.name);
+                old.is_some_and(|old| old.limit_count() > 0)
             };
-            if let Some(old) = before.domains.get(&item.name)
-                && old.limit_count() > 0
-                && domain.limit_count() == 0
-            {
-                notes.push(format!("{}: domain {} lost its last limit", item.file, item.name));
+            if domain.limit_count() == 0 && (self.emptied.contains(&item.name) || had_limits()) {
+                let (file, name) = (escape(&item.file), escape(&item.name));
+                notes.push(format!("{file}: domain {name} has lost its last limit"));
+                emptied.insert(item.name.clone());
             }
-            fresh += 1;
             next.domains.insert(item.name, domain);
         }
-        for name in held.values().flatten() {
-            if !next.domains.contains_key(name)
-                && let Some(kept) = before.domains.get(name)
-            {
-                next.domains.insert(name.clone(), Arc::clone(kept));
+        let mut changed = !next.domains.is_empty();
+        for (file, names) in &held {
+            for name in names {
+                if next.domains.contains_key(name) {
+                    continue;
+                }
+                faulty = true;
+                let (file, shown) = (escape(file), escape(name));
+                if let Some(kept) = before.domains.get(name) {
+                    notes.push(format!("{file}: domain {shown} stays as it was"));
+                    next.domains.insert(name.clone(), Arc::clone(kept));
+                } else {
+                    notes.push(format!("{file}: domain {shown} is not in force"));
+                }
             }
         }
-        let errors = loaded
-            .faults
-            .iter()
-            .any(|fault| fault.severity == Severity::Error)
-            || failed > 0;
-        let outcome = match (errors, fresh) {
+        let mut gone = before
+            .domains
+            .keys()
+            .filter(|name| !next.domains.contains_key(*name));
+        changed |= gone.next().is_some();
+        let outcome = match (faulty, changed) {
             (false, _) => Outcome::Ok,
-            (true, 0) => Outcome::Rejected,
-            (true, _) => Outcome::Partial,
+            (true, true) => Outcome::Partial,
+            (true, false) => Outcome::Rejected,
         };
+
         log(outcome, &next, &before, &loaded.faults, &notes);
         let next = if outcome == Outcome::Rejected {
             before
@@ -257,22 +257,68 @@ impl Reloader {
             Arc::new(next)
         };
         (self.on_reload)(outcome, &next);
-        if outcome != Outcome::Rejected {
-            self.policy.store(next);
-            self.held = held;
-        }
-        self.last = texts;
-        let faults = loaded.faults.iter().map(ToString::to_string);
+        self.policy.store(next);
+        self.held = held;
+        self.emptied = emptied;
+        self.last = files;
+        let faults = loaded
+            .faults
+            .iter()
+            .map(|fault| fault.to_string().trim_end().to_owned());
         self.report.store(Arc::new(faults.chain(notes).collect()));
         outcome
+    }
+
+    /// What each file holds now. A file that cannot be read, or not whole, holds what it held before.
+    fn held_by(&self, files: &Files, loaded: &Loaded, notes: &mut Vec<String>) -> Held {
+        let mut held = Held::new();
+        for item in &loaded.domains {
+            let names = held.entry(Arc::clone(&item.file)).or_default();
+            names.insert(item.name.clone());
+        }
+        for Text { name, text } in &files.texts {
+            let Err(reason) = text else { continue };
+            notes.push(format!("{}: cannot be read ({reason})", escape(name)));
+            let below = self
+                .held
+                .iter()
+                .filter(|(file, _)| Path::new(&***file).starts_with(&**name));
+            held.extend(below.map(|(file, names)| (Arc::clone(file), names.clone())));
+        }
+        for file in loaded.files.iter().filter(|file| !file.whole) {
+            let before = self.held.get(&file.name).cloned().unwrap_or_default();
+            if !loaded.faults.iter().any(|fault| fault.file == file.name) {
+                notes.push(format!("{}: no policy in it", escape(&file.name)));
+            }
+            held.entry(Arc::clone(&file.name)).or_default().extend(before);
+        }
+        held
+    }
+}
+
+// === impl Text ===
+
+impl Text {
+    fn source(&self) -> Option<Source> {
+        let text = self.text.as_ref().ok()?.clone();
+        let name = Arc::clone(&self.name);
+        Some(Source { name, text })
+    }
+
+    fn error(&self) -> Option<ReadError> {
+        let reason = self.text.as_ref().err()?.clone();
+        let path = escape(&self.name);
+        Some(ReadError::Unreadable { path, reason })
     }
 }
 
 fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes: &[String]) {
     for fault in faults {
+        let (file, help) = (escape(&fault.file), fault.help.as_deref());
+        let (line, column) = (fault.span.line, fault.span.column);
         match fault.severity {
-            Severity::Error => tracing::error!("{fault}"),
-            Severity::Warning => tracing::warn!("{fault}"),
+            Severity::Error => tracing::error!(%file, line, column, help, "{}", fault.message),
+            Severity::Warning => tracing::warn!(%file, line, column, help, "{}", fault.message),
         }
     }
     for note in notes {
@@ -305,74 +351,86 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
 /// # Errors
 /// When a path or a file cannot be read.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, ReadError> {
-    let source = |Text { name, text }| match text {
-        Ok(text) => Ok(Source { name, text }),
-        Err(reason) => Err(unreadable(&name, &reason)),
-    };
-    read(paths)?.into_iter().map(source).collect()
-}
-
-fn unreadable(name: &str, reason: &str) -> ReadError {
-    ReadError::Io {
-        path: PathBuf::from(name),
-        source: io::Error::other(reason.to_owned()),
+    let texts = read(paths).texts;
+    match texts.iter().find_map(Text::error) {
+        Some(error) => Err(error),
+        None => Ok(texts.iter().filter_map(Text::source).collect()),
     }
 }
 
-/// Every policy file under the paths, in order of name. A file that cannot be read is part of the
-/// answer; a path that cannot be read is an error.
-fn read(paths: &[PathBuf]) -> Result<Vec<Text>, ReadError> {
-    let mut files = Vec::new();
+/// Every policy file under the paths. What cannot be read is part of the answer.
+fn read(paths: &[PathBuf]) -> Files {
+    let mut files = Files::default();
     for path in paths {
-        collect(path, &mut files).map_err(|source| ReadError::Io {
-            path: path.clone(),
-            source,
-        })?;
+        match std::fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => list(path, &mut Vec::new(), &mut files),
+            Ok(_) => files.add(path, text(path)),
+            Err(error) => files.add(path, Err(error.to_string())),
+        }
     }
-    files.dedup();
-    let text = |path: &PathBuf| match std::fs::read(path) {
-        Ok(bytes) => String::from_utf8(bytes).map_err(|e| format!("not UTF-8: {}", e.utf8_error())),
-        Err(error) => Err(error.to_string()),
-    };
-    Ok(files
-        .iter()
-        .map(|path| Text {
-            name: path.display().to_string().into(),
-            text: text(path),
-        })
-        .collect())
+    files
 }
 
-/// The policy files of a directory, deeper ones included, or the one file that the path is.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    if !std::fs::metadata(path)?.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
+/// Adds the policy files of a directory, deeper ones included, in order of name. `above` are the
+/// directories that contain it.
+fn list(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Files) {
+    let entries = std::fs::read_dir(directory).and_then(|entries| {
+        let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
+        Ok((paths?, directory.canonicalize()?))
+    });
+    let (mut entries, real) = match entries {
+        Ok(found) => found,
+        Err(error) => return files.add(directory, Err(error.to_string())),
+    };
+    if above.contains(&real) {
+        files
+            .skipped
+            .push((directory.into(), "it links to a directory above it"));
+        return;
     }
-    let mut entries: Vec<PathBuf> = Vec::new();
-    for entry in std::fs::read_dir(path)? {
-        entries.push(entry?.path());
-    }
+    above.push(real);
     entries.sort();
     for entry in entries {
         // Dot entries are editors' and, in a ConfigMap, where the links point to.
-        let hidden = entry
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if hidden {
+        let hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+        if entry.file_name().is_none_or(hidden) {
             continue;
         }
-        let is_dir = std::fs::metadata(&entry).is_ok_and(|meta| meta.is_dir());
         let is_yaml = entry.extension().is_some_and(|ext| ext == "yaml" || ext == "yml");
-        if is_dir {
-            collect(&entry, files)?;
-        } else if is_yaml {
-            files.push(entry);
-        } else {
-            tracing::debug!(file = %entry.display(), "skipped: not *.yaml or *.yml");
+        match std::fs::metadata(&entry) {
+            Ok(meta) if meta.is_dir() => list(&entry, above, files),
+            _ if !is_yaml => files.skipped.push((entry, "it is not called *.yaml or *.yml")),
+            // Reading a pipe would wait for whoever writes into it.
+            Ok(meta) if !meta.is_file() => files.skipped.push((entry, "it is no file")),
+            Ok(_) => files.add(&entry, text(&entry)),
+            // A dangling link is a fault; what has gone since it was listed is not.
+            Err(_) if entry.symlink_metadata().is_err_and(is_gone) => {}
+            Err(error) => files.add(&entry, Err(error.to_string())),
         }
     }
-    Ok(())
+    above.pop();
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes).map_err(|error| format!("not UTF-8: {}", error.utf8_error()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the form `is_err_and` asks for")]
+fn is_gone(error: io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+// === impl Files ===
+
+impl Files {
+    /// Adds a file, unless it is there: a path may be given beside the directory that holds it.
+    fn add(&mut self, path: &Path, text: Result<String, String>) {
+        let name: Arc<str> = path.display().to_string().into();
+        if self.texts.iter().all(|text| text.name != name) {
+            self.texts.push(Text { name, text });
+        }
+    }
 }
 
 /// Notifies of changes below the paths for as long as it lives. Without it, polling remains.

@@ -1,11 +1,13 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
+use super::complaints::Complaints;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::answer::answer;
@@ -19,6 +21,7 @@ use crate::telemetry::Metrics;
 pub struct RateLimits<S, C> {
     limiter: Arc<Limiter<S, C>>,
     metrics: Arc<Metrics>,
+    complaints: Arc<Complaints<C>>,
 }
 
 impl<S, C> Clone for RateLimits<S, C> {
@@ -26,14 +29,27 @@ impl<S, C> Clone for RateLimits<S, C> {
         Self {
             limiter: Arc::clone(&self.limiter),
             metrics: Arc::clone(&self.metrics),
+            complaints: Arc::clone(&self.complaints),
+        }
+    }
+}
+
+impl<S: Store, C: Clock + Clone> RateLimits<S, C> {
+    /// The service over a limiter.
+    pub fn new(limiter: Arc<Limiter<S, C>>, metrics: Arc<Metrics>) -> Self {
+        let complaints = Arc::new(Complaints::new(limiter.clock().clone()));
+        Self {
+            limiter,
+            metrics,
+            complaints,
         }
     }
 }
 
 impl<S: Store, C: Clock> RateLimits<S, C> {
-    /// The service over a limiter.
-    pub fn new(limiter: Arc<Limiter<S, C>>, metrics: Arc<Metrics>) -> Self {
-        Self { limiter, metrics }
+    /// What its callers' configurations get wrong.
+    pub(super) fn complaints(&self) -> &Arc<Complaints<C>> {
+        &self.complaints
     }
 
     /// Decides one request, within `deadline` from now if there is one.
@@ -45,6 +61,16 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         message: &RateLimitRequest,
         deadline: Option<Duration>,
     ) -> Result<RateLimitResponse, Status> {
+        self.answer(message, deadline)
+            .await
+            .map_err(|error| status(&error))
+    }
+
+    async fn answer(
+        &self,
+        message: &RateLimitRequest,
+        deadline: Option<Duration>,
+    ) -> Result<RateLimitResponse, LimiterError> {
         let watch = Stopwatch::start();
         let policy = self.limiter.policy();
         let request = message.into();
@@ -64,8 +90,17 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
                 let domain = policy.domains.get(request.domain).map(|domain| &**domain);
                 self.metrics
                     .record_failure(domain, malformed(&error), watch.elapsed());
-                Err(status(&error))
+                Err(error)
             }
+        }
+    }
+
+    /// Says in the log what nobody sees in Envoy, which lets such requests pass.
+    fn complain(&self, error: &LimiterError, peer: Option<SocketAddr>) {
+        match error {
+            LimiterError::NoDomain => self.complaints.no_domain(peer),
+            LimiterError::NoDescriptors(domain) => self.complaints.no_descriptors(domain, peer),
+            LimiterError::NoPolicy | LimiterError::Store(_) => {}
         }
     }
 }
@@ -77,7 +112,11 @@ impl<S: Store, C: Clock> RateLimitService for RateLimits<S, C> {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let deadline = deadline(request.metadata());
-        self.decide(request.get_ref(), deadline).await.map(Response::new)
+        let answer = self.answer(request.get_ref(), deadline).await;
+        answer.map(Response::new).map_err(|error| {
+            self.complain(&error, request.remote_addr());
+            status(&error)
+        })
     }
 }
 

@@ -1,15 +1,23 @@
 //! The gRPC listener: the service, health and reflection.
 
 use std::future::Future;
+use std::mem;
+use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use tonic::transport::server::TcpConnectInfo;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
+use super::complaints::Complaints;
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::rate_limit::RateLimits;
@@ -19,6 +27,12 @@ use crate::store::Store;
 
 /// The names under which health is asked: the server, the full service name, and the incumbent's word.
 const HEALTH_NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+
+/// What Envoy called before `transport_api_version: V3`.
+const OLD_PATHS: [&str; 2] = [
+    "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+    "/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit",
+];
 
 /// Larger than any request of Envoy's by far: descriptors are bounded by its header limits.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -75,17 +89,35 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
                 .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
+        let complaints = Arc::clone(self.service.complaints());
         let service = RateLimitServiceServer::new(self.service).max_decoding_message_size(MAX_MESSAGE);
+        let health = HealthServer::new(HealthService::from_health_reporter(self.health.0));
+        let mut routes = Routes::new(service)
+            .add_service(health)
+            .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1()?)
+            .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1alpha()?);
+        let router = routes.axum_router_mut();
+        *router = mem::take(router).fallback(async move |uri: http::Uri, info: http::Extensions| {
+            unimplemented(&complaints, uri.path(), &info)
+        });
         let incoming = TcpListenerStream::new(listener).map(|accepted| accepted.and_then(Socket::new));
         Server::builder()
-            .add_service(service)
-            .add_service(HealthServer::new(HealthService::from_health_reporter(
-                self.health.0,
-            )))
-            .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1()?)
-            .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1alpha()?)
+            .add_routes(routes)
             .serve_with_incoming_shutdown(incoming, shutdown)
             .await?;
         Ok(())
     }
+}
+
+/// Answers calls of methods that there are not. Some were there once.
+fn unimplemented<C: Clock>(
+    complaints: &Complaints<C>,
+    path: &str,
+    info: &http::Extensions,
+) -> http::Response<Body> {
+    if OLD_PATHS.contains(&path) {
+        let peer = info.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        complaints.old_protocol(path, peer);
+    }
+    Status::unimplemented("").into_http()
 }
