@@ -204,6 +204,10 @@ impl Reader<'_, '_> {
             match field.name {
                 "ipv4_prefix" => address.ipv4_prefix = self.at_most(number, 32, &field),
                 "ipv6_prefix" => address.ipv6_prefix = self.at_most(number, 128, &field),
+                _ if number.as_ref().is_some_and(|hops| hops.value == 0) => {
+                    self.error(field.value.span, "`trusted_hops` counts from 1")
+                        .help("1 is the last address, the one that your own proxy saw; leave it out when the value is one address");
+                }
                 _ => address.trusted_hops = self.at_most(number, 255, &field),
             }
         }
