@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use cota::clock::SystemClock;
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Counts, Limit, Numbers, Unit};
+use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Unit};
 use cota::engine::overrides::OverrideIndex;
 use cota::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use cota::engine::time::Micros;
@@ -42,6 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let resolved = Resolved {
             charges: [charge].into_iter().collect(),
             met: [met].into_iter().collect(),
+            ..Resolved::default()
         };
         store.decide(&resolved, Micros::ZERO).await?;
     }
@@ -77,6 +78,7 @@ fn limit() -> Limit {
         counts: Counts::Cost,
         overdraft: false,
         excess: None,
+        failure_mode: FailureMode::Local,
         shadow: false,
         quota: false,
         replaces: Vec::new(),

@@ -84,6 +84,7 @@ pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Comp
         overrides: compiler.overrides,
         keys: compiler.keys,
         has_replaces,
+        safety_ceiling: None,
     };
     Compiled {
         domain,

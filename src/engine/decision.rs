@@ -6,6 +6,7 @@
 use smallvec::SmallVec;
 
 use super::budget::{Outcome, State, Terms, View};
+use super::limit::FailureMode;
 use super::resolve::{Charge, Resolved};
 use super::time::{Micros, Timestamp};
 
@@ -125,6 +126,8 @@ pub struct Decision {
     pub verdicts: SmallVec<[Verdict; 4]>,
     /// How long the answer must be held.
     pub wait: Micros,
+    /// Part of it was decided without the store.
+    pub degraded: bool,
 }
 
 /// What one budget had to say, and what became of it.
@@ -140,6 +143,8 @@ pub struct Verdict {
     pub charged: bool,
     /// A stored time lay too far in the future and was brought back.
     pub clamped: bool,
+    /// How it was decided without the store.
+    pub degraded: Option<FailureMode>,
 }
 
 /// Folds evaluations, one for each charge of `resolved`, into a decision. A request that one enforced
@@ -198,6 +203,7 @@ pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestam
             capacity: terms.capacity(),
             charged,
             clamped: evaluation.clamped,
+            degraded: None,
         });
     }
     decision

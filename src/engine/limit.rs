@@ -142,6 +142,32 @@ pub enum Counts {
     Hits,
 }
 
+/// What a request gets when the store gives no answer in time: decided in advance, limit by limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FailureMode {
+    /// This replica enforces its share.
+    #[default]
+    Local,
+    /// It passes: a paying tenant is not punished for our infrastructure.
+    Allow,
+    /// It is refused: a login is never left open.
+    Deny,
+}
+
+impl FailureMode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Local, Self::Allow, Self::Deny];
+
+    /// Its word in a policy file and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// What a request over the limit but within `up_to` is told to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExcessAction {
@@ -207,6 +233,8 @@ pub struct Limit {
     pub overdraft: bool,
     /// The lane for marked excess.
     pub excess: Option<Excess>,
+    /// What a request gets when the store gives no answer in time.
+    pub failure_mode: FailureMode,
     /// Decided and recorded, never enforced.
     pub shadow: bool,
     /// Refuses only together with every other quota descriptor of the request.

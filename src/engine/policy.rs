@@ -10,6 +10,9 @@ use super::limit::{Limit, Value};
 use super::overrides::Override;
 use super::response::Response;
 
+/// The name of the ceiling over all that is decided locally; no limit of a policy may have it.
+pub const SAFETY_CEILING: &str = "safety_ceiling";
+
 /// All domains in force.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
@@ -32,6 +35,9 @@ pub struct Domain {
     pub costs: Option<Costs>,
     /// What answers look like.
     pub response: Response,
+    /// What the limits of failure mode `local` may let pass together while the store is down, over all
+    /// replicas: a token bucket called [`SAFETY_CEILING`].
+    pub safety_ceiling: Option<Arc<Limit>>,
     /// The overrides of its file, in order; each limit has its own index of them.
     pub overrides: Vec<Arc<Override>>,
     /// Every key that any rule uses, to tell a wrong order from a wrong name.

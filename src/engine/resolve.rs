@@ -22,6 +22,8 @@ pub struct Resolved<'r> {
     pub charges: SmallVec<[Charge<'r>; 4]>,
     /// One for each descriptor, in order.
     pub met: SmallVec<[Met<'r>; 4]>,
+    /// The domain's ceiling over what is decided without the store.
+    pub ceiling: Option<&'r Limit>,
 }
 
 /// What one descriptor meets.
@@ -207,12 +209,15 @@ pub fn resolve<'r>(
             ..Met::default()
         });
         return Resolved {
-            charges: SmallVec::new(),
             met: met.collect(),
+            ..Resolved::default()
         };
     };
     let mut found: SmallVec<[&'r [Arc<Limit>]; 4]> = SmallVec::new();
-    let mut resolved = Resolved::default();
+    let mut resolved = Resolved {
+        ceiling: domain.safety_ceiling.as_deref(),
+        ..Resolved::default()
+    };
     for descriptor in &request.descriptors {
         let (met, limits) = find(domain, descriptor);
         resolved.met.push(met);
@@ -462,6 +467,7 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         counts: Counts::Cost,
         overdraft: false,
         excess: None,
+        failure_mode: super::limit::FailureMode::Local,
         shadow: false,
         quota: false,
         replaces: Vec::new(),

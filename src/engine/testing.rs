@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::descriptor::{AddressRule, Descriptor, Entry, Request, WireOverride};
 use super::key::Identity;
 use super::limit::{
-    Algorithm, Counts, Excess, ExcessAction, Limit, Numbers, Period, Plans, Unit, windows_of,
+    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Unit, windows_of,
 };
 use super::overrides::{Change, Override, OverrideIndex};
 use super::policy::{Domain, KeyRules, Level, Match, Node, Pattern};
@@ -182,6 +182,7 @@ fn limit(domain: &str, keys: &[&str], text: &str) -> Limit {
             action: ExcessAction::Degrade,
             up_to_percent: u32::try_from(percent).unwrap(),
         }),
+        failure_mode: FailureMode::Local,
         shadow: has("shadow"),
         quota: has("quota"),
         replaces: listed("replaces").map(|(_, name)| (*name).into()).collect(),

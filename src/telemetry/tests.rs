@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::decision::{Slot, evaluate, settle};
 use crate::engine::descriptor::{Descriptor, Entry, WireOverride};
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Unit};
+use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Unit};
 use crate::engine::overrides::OverrideIndex;
 use crate::engine::policy::{KeyRules, Level, Match, Node};
 use crate::engine::resolve::resolve;
@@ -286,6 +286,7 @@ fn limit(domain: &str, key: &str, units: u64, shadow: bool) -> Limit {
         counts: Counts::Cost,
         overdraft: false,
         excess: None,
+        failure_mode: FailureMode::Local,
         shadow,
         quota: false,
         replaces: Vec::new(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cota::engine::budget::State;
 use cota::engine::descriptor::{Descriptor, Entry, Request};
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Counts, Limit, Numbers, Period, Unit, windows_of};
+use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period, Unit, windows_of};
 use cota::engine::overrides::OverrideIndex;
 use cota::engine::policy::{Domain, KeyRules, Level, Match, Node, Policy};
 use cota::engine::time::{Micros, Timestamp, Windows};
@@ -85,6 +85,7 @@ fn limit(name: &str, algorithm: Algorithm, period: Period, units: u64) -> Limit 
         counts: Counts::Cost,
         overdraft: false,
         excess: None,
+        failure_mode: FailureMode::Local,
         shadow: false,
         quota: false,
         replaces: Vec::new(),

@@ -8,7 +8,7 @@ use crate::config::fault::{Span, quoted};
 use crate::config::keys::nearest;
 use crate::config::raw::{At, ExcessAction, RawDescriptor, RawExcess, RawLimit};
 use crate::engine::key::Identity;
-use crate::engine::limit::{self, Algorithm, Excess, Limit, Numbers, Period, Plans, Unit};
+use crate::engine::limit::{self, Algorithm, Excess, FailureMode, Limit, Numbers, Period, Plans, Unit};
 use crate::engine::overrides::OverrideIndex;
 use crate::engine::time::Micros;
 
@@ -127,6 +127,7 @@ impl<'r> Compiler<'r, '_, '_> {
             counts: pick(&raw.counts, &defaults.counts).map_or_else(Default::default, |at| at.value),
             overdraft,
             excess,
+            failure_mode: FailureMode::Local,
             shadow,
             quota,
             replaces: replaces.iter().map(|name| name.value.as_str().into()).collect(),
