@@ -108,7 +108,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return Err(LimiterError::NoPolicy);
         }
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
-        let resolved = resolve(domain, request, self.shadow, self.clock.now());
+        let mut resolved = resolve(domain, request, self.shadow, self.clock.now());
         if resolved.charges.is_empty() {
             return Ok(Decided {
                 domain,
@@ -129,7 +129,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             Some(deadline) => Micros::from(deadline).saturating_sub(DEADLINE_MARGIN),
             None => Micros(u64::MAX),
         };
-        let decision = self.store.decide(&resolved, patience).await?;
+        let decision = self.store.decide(&mut resolved, patience).await?;
         let wait = decision.wait;
         let decided = Decided {
             domain,

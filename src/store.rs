@@ -16,16 +16,18 @@ use crate::engine::time::{Micros, Timestamp};
 
 pub mod memory;
 pub mod redis;
+pub mod shared;
 
 /// A keeper of budgets.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a request. No answer is held longer than `wait_cap`.
+    /// Decides a request. No answer is held longer than `wait_cap`. A charge may be added to the request:
+    /// the ceiling over what had to be decided without the store.
     ///
     /// # Errors
     /// When the store gave no answer; nothing is known of what was charged then.
     fn decide(
         &self,
-        resolved: &Resolved<'_>,
+        resolved: &mut Resolved<'_>,
         wait_cap: Micros,
     ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
 

@@ -181,7 +181,8 @@ impl<C: Clock> Memory<C> {
         }
     }
 
-    fn decide_now(&self, resolved: &Resolved<'_>, wait_cap: Micros) -> Decision {
+    /// Decides at once.
+    pub fn decide_now(&self, resolved: &Resolved<'_>, wait_cap: Micros) -> Decision {
         let places: SmallVec<[Place; 4]> = resolved.charges.iter().map(|c| self.place(resolved, c)).collect();
         let mut locked = self.lock(&places);
         let now = self.clock.now();
@@ -332,7 +333,7 @@ impl Shard {
 }
 
 impl<C: Clock> Store for Memory<C> {
-    async fn decide(&self, resolved: &Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
+    async fn decide(&self, resolved: &mut Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
         Ok(self.decide_now(resolved, wait_cap))
     }
 

@@ -22,9 +22,10 @@ local MAX = 9007199254740991
 local SURELY = 1 + 1e-15
 
 -- charge: { algorithm, flags, refund, spend, units, period, burst, patience, max_wait, deepest,
---           lane_units, lane_burst, w... }
+--           lane_units, lane_burst, born, w... }
+-- born: the window in which what is given back was charged, or -1: in another it is not given back.
 local ALGORITHM, FLAGS, REFUND, SPEND, UNITS, PERIOD, BURST = 1, 2, 3, 4, 5, 6, 7
-local PATIENCE, MAX_WAIT, DEEPEST, LANE_UNITS, LANE_BURST, WINDOWS = 8, 9, 10, 11, 12, 13
+local PATIENCE, MAX_WAIT, DEEPEST, LANE_UNITS, LANE_BURST, BORN, WINDOWS = 8, 9, 10, 11, 12, 13, 14
 local FIXED, SLIDING, BUCKET, LEAKY = 0, 1, 2, 3
 -- flags, as digits: shadow, quota, overdraft, lane, even windows
 local function flag(flags, bit) return floor(flags / bit) % 2 == 1 end
@@ -195,7 +196,7 @@ for i = 1, n do
   local back
   used, part, at, back = advance(c, c[UNITS], used, part, at)
   clamped[i] = back
-  if c[REFUND] > 0 then used, part = refund(c, c[REFUND], used, part) end
+  if c[REFUND] > 0 and (c[BORN] < 0 or c[BORN] == at) then used, part = refund(c, c[REFUND], used, part) end
   local cost = c[SPEND]
   base[i] = { used, part, at, lane_used, lane_part, lane_at }
   charged[i] = base[i]

@@ -1,7 +1,161 @@
-//! Budgets in Redis or Valkey, shared by all replicas.
+//! Budgets in Redis or Valkey, shared by all replicas: one call of one script for each caller.
 
+use std::time::Duration;
+
+use super::Reply;
+use crate::engine::decision::{Decision, Evaluation};
+use crate::engine::resolve::Resolved;
+use crate::engine::time::{Micros, Timestamp};
+
+mod client;
+mod error;
 mod key;
+mod link;
+mod node;
 mod script;
+mod slots;
+mod target;
+mod tls;
+mod topology;
+
+pub use client::Client;
+pub use error::{CallError, Fate, Kind};
+pub use node::{ShardId, ShardState};
+pub(crate) use script::SCRIPT;
+pub use target::{BadTarget, Target};
+pub use tls::{BadTls, TlsFiles};
+
+/// The budgets as Redis keeps them.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    client: Client,
+    timeout: Duration,
+}
+
+impl Redis {
+    /// The store behind that client; no call takes longer than `timeout`.
+    pub fn new(client: Client, timeout: Duration) -> Self {
+        Self { client, timeout }
+    }
+
+    /// The connections.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Asks for some charges of a request, which share a caller. `quota_refuses` says that no other part
+    /// of the request is asked elsewhere. `now` is ours and picks calendar windows only.
+    ///
+    /// # Errors
+    /// When there was no answer in time.
+    pub async fn ask(
+        &self,
+        resolved: &Resolved<'_>,
+        group: &[u16],
+        wait_cap: Micros,
+        quota_refuses: bool,
+        now: Timestamp,
+    ) -> Result<Reply, CallError> {
+        let call = script::call(resolved, group, wait_cap, quota_refuses, now);
+        self.call(&call, group.len()).await
+    }
+
+    /// Gives back what was charged for some charges of a request that another part of it refused, or whose
+    /// caller left.
+    ///
+    /// # Errors
+    /// When there was no answer in time. The units are lost to the caller then.
+    pub async fn give_back(&self, part: GiveBack) -> Result<(), CallError> {
+        self.call(&part.call, part.charges).await.map(drop)
+    }
+
+    async fn call(&self, call: &script::Call, charges: usize) -> Result<Reply, CallError> {
+        let args: smallvec::SmallVec<[&[u8]; 6]> = call.args.iter().map(Vec::as_slice).collect();
+        let key = call.key.as_bytes();
+        let value = self.client.call(key, &args, self.timeout).await?;
+        script::reply(value, charges).map_err(|what| self.client.nonsense(key, what))
+    }
+
+    /// Says that this replica lives, and counts those that do.
+    ///
+    /// # Errors
+    /// When there was no answer in time.
+    pub async fn heartbeat(&self, replica: u64) -> Result<u32, CallError> {
+        let key = REPLICAS.as_bytes();
+        let mut command = redis::cmd("EVAL");
+        command.arg(HEARTBEAT).arg(1).arg(key).arg(replica);
+        // Off the way of requests: it may take as long as it is useful.
+        let value = self.client.command(key, &command, BEAT / 2).await?;
+        let redis::Value::Int(live) = value else { return Err(self.client.nonsense(key, "no count of replicas")) };
+        Ok(u32::try_from(live).unwrap_or(1).max(1))
+    }
+}
+
+/// How often a replica says that it lives.
+pub const BEAT: Duration = Duration::from_secs(1);
+
+/// The key under which replicas are counted.
+const REPLICAS: &str = "cota:{replicas}";
+
+/// Five beats missed, and a replica is gone.
+const HEARTBEAT: &str = "
+local time = redis.call('TIME')
+redis.call('ZADD', KEYS[1], time[1], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', time[1] - 5)
+redis.call('EXPIRE', KEYS[1], 10)
+return redis.call('ZCARD', KEYS[1])";
+
+/// A call that gives back: owned, so that it can go on when its request is gone.
+#[derive(Debug)]
+pub struct GiveBack {
+    call: script::Call,
+    charges: usize,
+}
+
+impl GiveBack {
+    /// What to give back of a group of charges that a decision charged; nothing to do is `None`. Overdraft
+    /// charges stay where the request was refused: they are made whatever is decided.
+    pub fn of(
+        resolved: &Resolved<'_>,
+        group: &[u16],
+        units: impl Fn(u16) -> Option<u64>,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let refunds: Vec<(u16, u64)> = group.iter().filter_map(|&i| Some((i, units(i)?))).collect();
+        if refunds.is_empty() {
+            return None;
+        }
+        let charges = refunds.len();
+        Some(Self { call: script::refund(resolved, &refunds, now), charges })
+    }
+}
+
+/// The evaluations of a group's charges, from what the store held.
+pub fn evaluations<'s>(
+    resolved: &'s Resolved<'_>,
+    group: &'s [u16],
+    reply: &'s Reply,
+    wait_cap: Micros,
+) -> impl Iterator<Item = (u16, Evaluation)> + 's {
+    group.iter().zip(&reply.slots).map(move |(&i, slot)| {
+        let charge = &resolved.charges[usize::from(i)];
+        (i, crate::engine::decision::evaluate(charge, *slot, reply.now, wait_cap))
+    })
+}
+
+/// How much of each charge of a decision is still spent, for giving it back.
+pub fn still_spent<'s>(
+    resolved: &'s Resolved<'_>,
+    decision: &'s Decision,
+    now: Timestamp,
+) -> impl Fn(u16) -> Option<u64> + 's {
+    move |i| {
+        let (charge, verdict) = (&resolved.charges[usize::from(i)], &decision.verdicts[usize::from(i)]);
+        let cost = charge.spend.filter(|&cost| cost > 0 && verdict.charged)?;
+        let units = charge.terms().still_spent(cost, verdict.view.reset, decision.at, now);
+        (units > 0).then_some(units)
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -32,6 +32,15 @@ pub(super) struct Call {
     pub(super) args: SmallVec<[Vec<u8>; 6]>,
 }
 
+/// What is asked of one charge.
+struct Asked {
+    charge: u16,
+    refund: u64,
+    /// The window in which what is given back was charged.
+    born: Option<u64>,
+    spend: Option<u64>,
+}
+
 /// The call that asks for those charges of a request, which share a caller. `now` is ours and only picks
 /// the calendar windows around the present.
 pub(super) fn call(
@@ -41,42 +50,62 @@ pub(super) fn call(
     quota_refuses: bool,
     now: Timestamp,
 ) -> Call {
-    let charge = |i: &u16| &resolved.charges[usize::from(*i)];
-    let mut asked = Vec::with_capacity(32 * group.len());
-    let out = &mut asked;
+    let asked = |&i: &u16| {
+        let charge = &resolved.charges[usize::from(i)];
+        Asked { charge: i, refund: charge.refund, born: None, spend: charge.spend }
+    };
+    let asked: SmallVec<[Asked; 4]> = group.iter().map(asked).collect();
+    encode(resolved, &asked, wait_cap, quota_refuses, now)
+}
+
+/// The call that gives back units of charges, which share a caller and were made at `charged`.
+pub(super) fn refund(resolved: &Resolved<'_>, units: &[(u16, u64)], charged: Timestamp) -> Call {
+    let asked = |&(charge, refund): &(u16, u64)| {
+        let born = match &resolved.charges[usize::from(charge)].limit.algorithm {
+            Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => Some(windows.at(charged).index),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
+        };
+        Asked { charge, refund, born, spend: None }
+    };
+    let asked: SmallVec<[Asked; 4]> = units.iter().map(asked).collect();
+    encode(resolved, &asked, Micros::ZERO, false, charged)
+}
+
+fn encode(
+    resolved: &Resolved<'_>,
+    asked: &[Asked],
+    wait_cap: Micros,
+    quota_refuses: bool,
+    now: Timestamp,
+) -> Call {
+    let charge = |asked: &Asked| &resolved.charges[usize::from(asked.charge)];
+    let mut packed = Vec::with_capacity(32 * asked.len());
+    let out = &mut packed;
     array(out, 3);
     uint(out, quota_refuses.into());
-    let quota = group.iter().any(|i| charge(i).limit.quota);
+    let quota = asked.iter().any(|asked| charge(asked).limit.quota);
     array(out, if quota { resolved.met.len() } else { 0 });
     if quota {
         for met in &resolved.met {
-            let members = met
-                .charges
-                .iter()
-                .filter_map(|i| group.iter().position(|member| member == i));
-            let members: SmallVec<[usize; 4]> = members.collect();
+            let place = |i: &u16| asked.iter().position(|asked| asked.charge == *i);
+            let members: SmallVec<[usize; 4]> = met.charges.iter().filter_map(place).collect();
             array(out, members.len());
             members.iter().for_each(|&i| uint(out, i as u64 + 1));
         }
     }
-    array(out, group.len());
-    for i in group {
-        write_charge(out, charge(i), wait_cap, now);
+    array(out, asked.len());
+    for asked in asked {
+        write_charge(out, charge(asked), asked, wait_cap, now);
     }
-    let fields = group
-        .iter()
-        .map(|i| key::field(&resolved.key(charge(i))).into_bytes());
-    let caller = group
-        .first()
-        .map(|i| key::key(&resolved.key(charge(i))))
-        .unwrap_or_default();
-    let args = std::iter::once(Vec::new()).chain(fields).collect();
-    let mut call = Call { key: caller, args };
-    call.args[0] = asked;
-    call
+    let fields = asked.iter().map(|asked| key::field(&resolved.key(charge(asked))).into_bytes());
+    let caller = asked.first().map(|asked| key::key(&resolved.key(charge(asked)))).unwrap_or_default();
+    let mut args: SmallVec<[Vec<u8>; 6]> = SmallVec::new();
+    args.push(packed);
+    args.extend(fields);
+    Call { key: caller, args }
 }
 
-fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, wait_cap: Micros, now: Timestamp) {
+fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap: Micros, now: Timestamp) {
     let terms = charge.terms();
     let lane = terms.lane();
     let windows = match terms.algorithm {
@@ -95,20 +124,11 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, wait_cap: Micros, now: T
         (lane.is_some(), LANE),
         (matches!(windows, Some(Windows::Even { .. })), EVEN),
     ];
-    array(out, 12 + extra);
+    array(out, 13 + extra);
     uint(out, algorithm(&terms));
-    uint(
-        out,
-        flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum(),
-    );
-    uint(out, charge.refund);
-    match charge.spend {
-        Some(cost) => uint(out, cost),
-        None => {
-            // Writing to a vector does not fail.
-            let _ = write_sint(out, -1);
-        }
-    }
+    uint(out, flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
+    uint(out, asked.refund);
+    optional(out, asked.spend);
     uint(out, terms.units);
     uint(out, terms.period.0);
     uint(out, terms.burst);
@@ -117,6 +137,7 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, wait_cap: Micros, now: T
     uint(out, if terms.overdraft { terms.deepest() } else { 0 });
     uint(out, lane.map_or(0, |lane| lane.units));
     uint(out, lane.map_or(0, |lane| lane.burst));
+    optional(out, asked.born);
     match windows {
         Some(Windows::Even { length, lead }) => {
             uint(out, length.0);
@@ -129,6 +150,17 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, wait_cap: Micros, now: T
             (first..first + 4).for_each(|index| uint(out, windows.start(index).0));
         }
         None => {}
+    }
+}
+
+/// A number, or -1.
+fn optional(out: &mut Vec<u8>, n: Option<u64>) {
+    match n {
+        Some(n) => uint(out, n),
+        None => {
+            // Writing to a vector does not fail.
+            let _ = write_sint(out, -1);
+        }
     }
 }
 
