@@ -12,6 +12,7 @@ use crate::engine::resolve::Resolved;
 use crate::engine::time::Micros;
 
 pub mod memory;
+pub mod redis;
 
 /// A keeper of budgets.
 pub trait Store: Send + Sync + 'static {
