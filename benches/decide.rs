@@ -85,8 +85,8 @@ fn decide_four(bencher: Bencher<'_, '_>, algorithm: &str) {
     let (domain, request) = (domain(algorithm), request(4));
     let store = Memory::new(SystemClock, 1_000_000);
     bencher.bench_local(|| {
-        let resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
-        let decision = ready(store.decide(&resolved, Micros::ZERO)).expect("memory always answers");
+        let mut resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
+        let decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
         decision.verdicts.len()
     });
 }
@@ -96,8 +96,8 @@ fn decide_and_answer(bencher: Bencher<'_, '_>, descriptors: usize) {
     let (domain, request) = (domain("token_bucket"), request(descriptors));
     let store = Memory::new(SystemClock, 1_000_000);
     bencher.bench_local(|| {
-        let resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
-        let decision = ready(store.decide(&resolved, Micros::ZERO)).expect("memory always answers");
+        let mut resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
+        let decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
         answer(Some(&domain), &resolved, &decision, 0.15).headers.len()
     });
 }
@@ -107,8 +107,8 @@ fn decide_in_parallel(bencher: Bencher<'_, '_>, descriptors: usize) {
     let (domain, request) = (domain("token_bucket"), request(descriptors));
     let store = Memory::new(SystemClock, 1_000_000);
     bencher.bench(|| {
-        let resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
-        ready(store.decide(&resolved, Micros::ZERO))
+        let mut resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
+        ready(store.decide(&mut resolved, Micros::ZERO))
             .expect("memory always answers")
             .refused
     });

@@ -39,12 +39,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             spend: Some(1),
             shadow: false,
         };
-        let resolved = Resolved {
+        let mut resolved = Resolved {
             charges: [charge].into_iter().collect(),
             met: [met].into_iter().collect(),
             ..Resolved::default()
         };
-        store.decide(&resolved, Micros::ZERO).await?;
+        store.decide(&mut resolved, Micros::ZERO).await?;
     }
     let grown = resident()?.saturating_sub(before);
     let live = store.len();

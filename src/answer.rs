@@ -84,6 +84,8 @@ pub struct Metadata<'a> {
     pub retry_after_ms: Option<u64>,
     /// Limits in shadow mode, with what they would have said.
     pub shadow: SmallVec<[(&'a str, &'static str); 2]>,
+    /// Part of it was decided without the store.
+    pub degraded: bool,
     /// The override that decided.
     pub changed_by: Option<&'a str>,
     /// How the request was marked.
@@ -356,6 +358,7 @@ fn metadata<'a>(
         shadow: shadow
             .map(|(charge, verdict)| (&*charge.limit.label, word(verdict.outcome)))
             .collect(),
+        degraded: decision.degraded,
         changed_by: speaks
             .and_then(|(charge, _)| charge.changed_by)
             .map(|item| &*item.id),

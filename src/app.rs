@@ -18,7 +18,10 @@ use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
 use crate::http::{self, Readiness};
 use crate::limiter::Limiter;
+use crate::store::Store;
 use crate::store::memory::{Eviction, Memory};
+use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT, Target, TlsFiles};
+use crate::store::shared::{Replicas, Shared};
 use crate::telemetry::{self, Metrics, Reload};
 
 /// How long calls may take to end once draining is over. A client that does not hear that it should go,
@@ -39,10 +42,36 @@ pub struct Settings {
     pub http_listen: String,
     /// Every limit in shadow mode.
     pub shadow: bool,
-    /// Bound of the memory store.
+    /// Where budgets are kept.
+    pub store: StoreSettings,
+    /// Bound of what is kept in memory.
     pub max_keys: usize,
     /// How long to serve after being told to end.
     pub drain: Duration,
+}
+
+/// Where budgets are kept.
+#[derive(Clone, Debug)]
+pub enum StoreSettings {
+    /// In this process.
+    Memory,
+    /// In Redis or Valkey.
+    Redis(Box<RedisSettings>),
+}
+
+/// How the shared store is reached.
+#[derive(Clone, Debug)]
+pub struct RedisSettings {
+    /// Where it is.
+    pub target: Target,
+    /// Certificates for it.
+    pub tls: TlsFiles,
+    /// How long a decision may take in it.
+    pub timeout: Duration,
+    /// How many replicas share it; `None`: they are counted.
+    pub replicas: Option<u32>,
+    /// How many are assumed until they were counted.
+    pub expected_replicas: u32,
 }
 
 /// Why the service could not start or go on.
@@ -51,6 +80,9 @@ pub enum AppError {
     /// The policy cannot be read.
     #[error(transparent)]
     Policy(#[from] ReadError),
+    /// The certificates for the store cannot be used.
+    #[error(transparent)]
+    Tls(#[from] BadTls),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {what}")]
     Bind {
@@ -113,69 +145,178 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
 
     let grpc = bind("gRPC", &settings.grpc_listen).await?;
     let http = bind("HTTP", &settings.http_listen).await?;
-    let address = |listener: &TcpListener| {
-        listener
-            .local_addr()
-            .map_or_else(|e| e.to_string(), |a| a.to_string())
-    };
-
-    let store = Memory::new(SystemClock, settings.max_keys);
-    let limiter = Arc::new(Limiter::new(
-        store,
-        SystemClock,
-        Arc::clone(&policy),
-        settings.shadow,
-    ));
-    let counted = Arc::clone(&limiter);
-    let kinds = Eviction::ALL.map(|kind| (kind.name(), kind));
-    telemetry::register_evictions(&mut registry, kinds, move |kind| counted.store().evicted(kind));
-    let readiness = Arc::new(Readiness::default());
-    let service = RateLimits::new(Arc::clone(&limiter), metrics);
-    let server = GrpcServer::new(service.clone());
-    let health = server.health();
-    health.set(*in_force.borrow()).await;
-    tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
-    tracing::info!("store memory: budgets start full and are lost at the end");
-
-    let sweeper = tokio::spawn(sweep(limiter));
-    let reloader = tokio::spawn(reloader.follow(signals.reload));
-    let (end_grpc, grpc_ends) = oneshot::channel::<()>();
-    let (end_http, http_ends) = oneshot::channel::<()>();
-    let decide: http::Decide = Box::new(move |message| {
-        let service = service.clone();
-        Box::pin(async move { service.decide(&message, None).await })
-    });
-    let state = http::State {
+    let service = Service {
+        grpc,
+        http,
         policy,
         faults,
-        readiness: Arc::clone(&readiness),
-        registry,
-        decide,
+        metrics,
+        in_force,
+        reloader,
+        shadow: settings.shadow,
+        drain: settings.drain,
     };
-    let mut http = tokio::spawn(http::serve(http, state, async move { drop(http_ends.await) }));
-    let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
+    match settings.store {
+        StoreSettings::Memory => {
+            let store = Arc::new(Memory::new(SystemClock, settings.max_keys));
+            tracing::info!("store memory: budgets start full and are lost at the end");
+            evictions(&mut registry, Arc::clone(&store), |store| store);
+            let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store));
+            let served = service.run(store, registry, Box::new(Vec::new), signals).await;
+            sweeper.abort();
+            served
+        }
+        StoreSettings::Redis(redis) => {
+            let store = shared(*redis, settings.max_keys, &mut registry)?;
+            evictions(&mut registry, Arc::clone(&store), |store| store.local());
+            let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store.local()));
+            known(&store).await;
+            let outages = Arc::clone(&store);
+            let degraded = Box::new(move || outages.degraded());
+            let served = service.run(store, registry, degraded, signals).await;
+            sweeper.abort();
+            served
+        }
+    }
+}
 
-    tokio::select! {
-        () = signals.end => {}
-        () = follow_health(&health, in_force) => {}
-        ended = &mut grpc => return served("gRPC", ended),
-        ended = &mut http => return served("HTTP", ended.map(Ok)),
+/// Connects to the shared store, in the background.
+fn shared(
+    settings: RedisSettings,
+    max_keys: usize,
+    registry: &mut Registry,
+) -> Result<Arc<Shared<SystemClock>>, AppError> {
+    let client = Client::start(settings.target, settings.tls, SCRIPT)?;
+    let replicas = match settings.replicas {
+        Some(replicas) => Replicas::fixed(replicas),
+        None => Replicas::counted(settings.expected_replicas),
+    };
+    let duration = telemetry::register_store_duration(registry, "redis");
+    let redis = Redis::new(client, settings.timeout);
+    let store = Shared::start(
+        redis,
+        replicas,
+        SystemClock,
+        max_keys,
+        settings.timeout,
+        Box::new(duration),
+    );
+    let counted = Arc::clone(&store);
+    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
+    telemetry::register_counts(registry, telemetry::STORE_ERRORS, kinds, move |kind| {
+        counted.outages().errors(kind)
+    });
+    let gauged = Arc::clone(&store);
+    telemetry::register_degraded(registry, move || gauged.outages().degraded());
+    Ok(store)
+}
+
+/// Waits until the store was reached or is known not to be, a second at most: nobody is told that this
+/// replica is ready before.
+async fn known(store: &Shared<SystemClock>) {
+    for _ in 0..100 {
+        if store.replicas().counted_once() || store.outages().degraded() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    tracing::info!(drain = ?settings.drain, "draining");
-    readiness.drain();
-    health.set(false).await;
-    tokio::time::sleep(settings.drain).await;
-    // Both sends fail only if the server has ended already.
-    let _ = end_grpc.send(());
-    match tokio::time::timeout(LAST_CALLS, &mut grpc).await {
-        Ok(ended) => served("gRPC", ended)?,
-        Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
+}
+
+fn evictions<S: Send + Sync + 'static>(
+    registry: &mut Registry,
+    store: Arc<S>,
+    memory: fn(&S) -> &Memory<SystemClock>,
+) {
+    let kinds = Eviction::ALL.map(|kind| (kind.name(), kind));
+    telemetry::register_counts(registry, telemetry::EVICTIONS, kinds, move |kind| {
+        memory(&store).evicted(kind)
+    });
+}
+
+/// What is ready to be served, but for the store.
+struct Service {
+    grpc: TcpListener,
+    http: TcpListener,
+    policy: Arc<ArcSwap<Policy>>,
+    faults: Arc<ArcSwap<Vec<String>>>,
+    metrics: Arc<Metrics>,
+    in_force: watch::Receiver<bool>,
+    reloader: Reloader,
+    shadow: bool,
+    drain: Duration,
+}
+
+impl Service {
+    /// Serves until told to end, then drains.
+    async fn run(
+        self,
+        store: impl Store,
+        registry: Registry,
+        degraded: http::Degraded,
+        signals: Signals<impl Future<Output = ()>>,
+    ) -> Result<(), AppError> {
+        let Self {
+            grpc,
+            http,
+            policy,
+            faults,
+            metrics,
+            in_force,
+            reloader,
+            shadow,
+            drain,
+        } = self;
+        let address = |listener: &TcpListener| {
+            listener
+                .local_addr()
+                .map_or_else(|e| e.to_string(), |a| a.to_string())
+        };
+        let limiter = Arc::new(Limiter::new(store, SystemClock, Arc::clone(&policy), shadow));
+        let readiness = Arc::new(Readiness::default());
+        let service = RateLimits::new(limiter, metrics);
+        let server = GrpcServer::new(service.clone());
+        let health = server.health();
+        health.set(*in_force.borrow()).await;
+        tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
+        let reloader = tokio::spawn(reloader.follow(signals.reload));
+        let (end_grpc, grpc_ends) = oneshot::channel::<()>();
+        let (end_http, http_ends) = oneshot::channel::<()>();
+        let decide: http::Decide = Box::new(move |message| {
+            let service = service.clone();
+            Box::pin(async move { service.decide(&message, None).await })
+        });
+        let state = http::State {
+            policy,
+            faults,
+            readiness: Arc::clone(&readiness),
+            registry,
+            decide,
+            degraded,
+        };
+        let mut http = tokio::spawn(http::serve(http, state, async move { drop(http_ends.await) }));
+        let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
+
+        tokio::select! {
+            () = signals.end => {}
+            () = follow_health(&health, in_force) => {}
+            ended = &mut grpc => return served("gRPC", ended),
+            ended = &mut http => return served("HTTP", ended.map(Ok)),
+        }
+        tracing::info!(?drain, "draining");
+        readiness.drain();
+        health.set(false).await;
+        tokio::time::sleep(drain).await;
+        // Both sends fail only if the server has ended already.
+        let _ = end_grpc.send(());
+        match tokio::time::timeout(LAST_CALLS, &mut grpc).await {
+            Ok(ended) => served("gRPC", ended)?,
+            Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
+        }
+        let _ = end_http.send(());
+        reloader.abort();
+        tracing::info!("ended");
+        Ok(())
     }
-    let _ = end_http.send(());
-    reloader.abort();
-    sweeper.abort();
-    tracing::info!("ended");
-    Ok(())
 }
 
 /// Health says what `/readyz` says: without a domain in force, nobody should be sent here.
@@ -211,11 +352,11 @@ fn served(what: &'static str, ended: Served) -> Result<(), AppError> {
     }
 }
 
-/// Goes round the memory store, forgetting what has run out.
-async fn sweep(limiter: Arc<Limiter<Memory<SystemClock>, SystemClock>>) {
+/// Goes round what is kept in memory, forgetting what has run out.
+async fn sweep<S>(store: Arc<S>, memory: fn(&S) -> &Memory<SystemClock>) {
     let mut tick = tokio::time::interval(SWEEP);
-    for part in (0..limiter.store().sweeps()).cycle() {
+    for part in (0..memory(&store).sweeps()).cycle() {
         tick.tick().await;
-        limiter.store().sweep(part);
+        memory(&store).sweep(part);
     }
 }

@@ -38,7 +38,12 @@ pub struct State {
     pub registry: Registry,
     /// Decides the requests of `POST /json`.
     pub decide: Decide,
+    /// Says what is degraded now, a line each.
+    pub degraded: Degraded,
 }
+
+/// See [`State::degraded`].
+pub type Degraded = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// Whether the service still wants requests; shared by all that probes can ask.
 #[derive(Debug, Default)]

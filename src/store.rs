@@ -7,6 +7,7 @@
 //! that was brought back from the future is written even when nothing was charged.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -35,6 +36,20 @@ pub trait Store: Send + Sync + 'static {
     /// much as is still spent, see [`crate::engine::decision::give_back`]. It need not be done when this
     /// returns, and what is lost on the way is lost to the caller.
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision);
+}
+
+impl<S: Store> Store for Arc<S> {
+    fn decide(
+        &self,
+        resolved: &mut Resolved<'_>,
+        wait_cap: Micros,
+    ) -> impl Future<Output = Result<Decision, StoreError>> + Send {
+        (**self).decide(resolved, wait_cap)
+    }
+
+    fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
+        (**self).give_back(resolved, decision);
+    }
 }
 
 /// What a shared store says of one caller's part of a request: enough to run the same transition here

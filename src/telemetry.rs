@@ -22,7 +22,7 @@ use crate::engine::descriptor::Request;
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::resolve::{Found, LimitRef, Malformed, Resolved};
 
-mod evictions;
+mod counts;
 mod handles;
 mod histogram;
 mod labels;
@@ -31,11 +31,11 @@ mod logging;
 use handles::Handles;
 use histogram::DurationHistogram;
 use labels::{
-    Code, ConfigLabels, DecisionLabels, LimitVerdict, MalformedLabels, ReloadLabels, RequestLabels,
-    UnmatchedLabels,
+    Code, ConfigLabels, DecisionLabels, DegradedLabels, LimitVerdict, MalformedLabels, ReloadLabels,
+    RequestLabels, UnmatchedLabels,
 };
 
-pub use evictions::register_evictions;
+pub use counts::{EVICTIONS, STORE_ERRORS, register_counts, register_degraded, register_store_duration};
 pub use labels::Reload;
 pub use logging::{LogFormat, init_logging};
 
@@ -78,6 +78,8 @@ struct Families {
     unmatched: Family<UnmatchedLabels, Counter>,
     /// `cota_malformed_requests_total`: what does Envoy send that cannot be right whatever the policy?
     malformed: Family<MalformedLabels, Counter>,
+    /// `cota_degraded_decisions_total`: which limits are decided without the store, and how?
+    degraded: Family<DegradedLabels, Counter>,
     /// `cota_clock_clamps_total`: does the store's clock step back? Each is a budget that was brought
     /// back from a time too far in the future.
     clamps: Counter,
@@ -124,6 +126,9 @@ impl Metrics {
         self.families
             .duration
             .observe(elapsed.saturating_sub(decision.wait.into()));
+        if decision.degraded {
+            self.record_degraded(domain, resolved, decision);
+        }
         let handles = self.handles.load();
         let domain = handles.domain(domain);
         domain.request(if decision.refused {
@@ -177,6 +182,21 @@ impl Metrics {
             .inc();
     }
 
+    /// Rare, so the handles are not kept. The labels are the policy's and a closed set.
+    fn record_degraded(&self, domain: Option<&Domain>, resolved: &Resolved<'_>, decision: &Decision) {
+        let domain = domain.map_or(UNKNOWN_DOMAIN, |domain| &domain.name);
+        for (charge, verdict) in resolved.charges.iter().zip(&decision.verdicts) {
+            if let Some(mode) = verdict.degraded {
+                let labels = DegradedLabels {
+                    domain: domain.into(),
+                    limit: (&*charge.limit.label).into(),
+                    failure_mode: mode.name(),
+                };
+                self.families.degraded.get_or_create(&labels).inc();
+            }
+        }
+    }
+
     fn malformed(&self, fault: Malformed) {
         self.malformed[fault as usize].inc();
     }
@@ -192,6 +212,7 @@ impl Families {
             config: Family::default(),
             unmatched: Family::default(),
             malformed: Family::default(),
+            degraded: Family::default(),
             clamps: Counter::default(),
         };
         // The encoder adds `_total` to counters and a full stop to every text.
@@ -229,6 +250,11 @@ impl Families {
             "cota_malformed_requests",
             "Requests, or parts of them, that no policy could make sense of",
             families.malformed.clone(),
+        );
+        registry.register(
+            "cota_degraded_decisions",
+            "Verdicts found without the store, by the failure mode that gave them",
+            families.degraded.clone(),
         );
         registry.register(
             "cota_clock_clamps",

@@ -13,7 +13,7 @@ use cota::config::{Source, load};
 use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
 use cota::store::memory::Eviction;
-use cota::telemetry::{Metrics, register_evictions};
+use cota::telemetry::{EVICTIONS, Metrics, register_counts};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::registry::Registry;
 
@@ -97,8 +97,9 @@ fn every_metric_family_is_named() {
     let mut registry = Registry::default();
     // Some families show only once a domain is in force.
     Metrics::new(&mut registry, false).install(example().into());
-    register_evictions(
+    register_counts(
         &mut registry,
+        EVICTIONS,
         Eviction::ALL.map(|kind| (kind.name(), kind)),
         |_| 0,
     );

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::BoolishValueParser;
-use clap::error::ErrorKind;
-use clap::{Args, Error};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::app::{self, Settings, Signals};
+use crate::app::{self, RedisSettings, Settings, Signals, StoreSettings};
+use crate::store::redis::{Target, TlsFiles};
 use crate::telemetry::{LogFormat, init_logging};
 
 #[derive(Debug, Args)]
@@ -24,9 +24,36 @@ pub(super) struct Serve {
         value_delimiter = ','
     )]
     config: Vec<PathBuf>,
-    /// Where budgets are kept: `memory`
-    #[arg(long, value_name = "URL", env = "COTA_STORE", default_value = "memory")]
-    store: String,
+    /// `memory`, or redis://, redis-cluster://, redis-sentinel:// (rediss… for TLS) [default: memory]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "COTA_STORE",
+        hide_env_values = true,
+        conflicts_with = "store_file"
+    )]
+    store: Option<String>,
+    /// File that holds the URL, read again at each reconnect
+    #[arg(long, value_name = "FILE", env = "COTA_STORE_FILE")]
+    store_file: Option<PathBuf>,
+    /// How long a decision may take in the store; Envoy gives up after 20ms
+    #[arg(long, value_name = "DURATION", env = "COTA_STORE_TIMEOUT", default_value = "10ms", value_parser = duration)]
+    store_timeout: Duration,
+    /// Authority that vouches for the store's certificate
+    #[arg(long, value_name = "FILE", env = "COTA_STORE_CA")]
+    store_ca: Option<PathBuf>,
+    /// Our certificate for the store
+    #[arg(long, value_name = "FILE", env = "COTA_STORE_CERT", requires = "store_key")]
+    store_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", env = "COTA_STORE_KEY", requires = "store_cert")]
+    store_key: Option<PathBuf>,
+    /// Replicas that share the store, or `auto`: counted
+    #[arg(long, value_name = "N", env = "COTA_REPLICAS", default_value = "auto", value_parser = replicas)]
+    replicas: Count,
+    /// Replicas assumed until they were counted
+    #[arg(long, value_name = "N", env = "COTA_EXPECTED_REPLICAS", default_value = "1")]
+    expected_replicas: u32,
     /// Address for Envoy's calls; port 0 takes a free one
     #[arg(
         long,
@@ -59,11 +86,9 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        if self.store != "memory" {
-            unbuilt(&self.store).exit();
-        }
         init_logging(self.log_format);
         let settings = Settings {
+            store: self.store()?,
             config: self.config,
             grpc_listen: self.grpc_listen,
             http_listen: self.http_listen,
@@ -106,16 +131,40 @@ impl Serve {
     }
 }
 
-/// Refuses a store that there is not. Only its scheme is shown: the rest may hold a password.
-fn unbuilt(store: &str) -> Error {
-    let odd = |c: char| !c.is_ascii_alphanumeric() && c != '-';
-    let scheme = store.split(odd).next().unwrap_or_default();
-    let what = match scheme.trim_start_matches("rediss").trim_start_matches("redis") {
-        "" | "-cluster" | "-sentinel" => "is not built into this version",
-        _ => "is none that cota knows",
-    };
-    let text = format!("the store `{scheme}` {what}: use `--store memory`, for one replica\n");
-    Error::raw(ErrorKind::InvalidValue, text)
+impl Serve {
+    /// Where budgets are kept. A URL that cannot be read is never shown: it may hold a password.
+    fn store(&self) -> anyhow::Result<StoreSettings> {
+        let target = match (self.store.as_deref(), &self.store_file) {
+            (None | Some("memory"), None) => return Ok(StoreSettings::Memory),
+            (_, Some(file)) => Target::from_file(file)?,
+            (Some(url), None) => url.parse()?,
+        };
+        Ok(StoreSettings::Redis(Box::new(RedisSettings {
+            target,
+            tls: TlsFiles {
+                ca: self.store_ca.clone(),
+                cert: self.store_cert.clone(),
+                key: self.store_key.clone(),
+            },
+            timeout: self.store_timeout,
+            replicas: self.replicas.0,
+            expected_replicas: self.expected_replicas,
+        })))
+    }
+}
+
+/// How many replicas; none: they are counted.
+#[derive(Clone, Copy, Debug)]
+struct Count(Option<u32>);
+
+fn replicas(text: &str) -> Result<Count, String> {
+    match text {
+        "auto" => Ok(Count(None)),
+        _ => match text.parse() {
+            Ok(n) if n > 0 => Ok(Count(Some(n))),
+            _ => Err("expected `auto` or a number from 1".into()),
+        },
+    }
 }
 
 /// `5s`, `500ms`, `1m30s`.

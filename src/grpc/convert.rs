@@ -150,6 +150,7 @@ impl From<&Metadata<'_>> for Struct {
         put("remaining", metadata.remaining.map(number));
         put("cost", metadata.cost.map(number));
         put("retry_after_ms", metadata.retry_after_ms.map(number));
+        put("degraded", metadata.degraded.then_some(Kind::BoolValue(true)));
         put("override", metadata.changed_by.map(text));
         put("excess", metadata.excess.map(text));
         let mut verdicts = Self::default();

@@ -16,7 +16,14 @@ pub(super) async fn live() -> Response {
 /// Whether requests are welcome here, and if not, why.
 pub(super) async fn ready(extract::State(state): extract::State<Arc<State>>) -> Response {
     match obstacle(&state) {
-        None => text(StatusCode::OK, "ok\n"),
+        // A degraded store takes no replica out: it is the same for all of them.
+        None => {
+            let degraded: String = (state.degraded)()
+                .iter()
+                .map(|line| format!("degraded: {line}\n"))
+                .collect();
+            text(StatusCode::OK, format!("ok\n{degraded}"))
+        }
         Some(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }
 }

@@ -18,7 +18,7 @@ use crate::engine::time::{Timestamp, Windows};
 pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) -> Response {
     let policy = state.policy.load_full();
     let faults = state.faults.load_full();
-    match serde_json::to_vec_pretty(&View::new(&policy, &faults)) {
+    match serde_json::to_vec_pretty(&View::new(&policy, &faults, (state.degraded)())) {
         Ok(body) => typed(StatusCode::OK, "application/json", body),
         Err(error) => {
             tracing::error!(%error, "the limits could not be written");
@@ -35,6 +35,8 @@ pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) ->
 struct View<'p> {
     version: u64,
     faults: &'p [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    degraded: Vec<String>,
     domains: Vec<DomainView<'p>>,
 }
 
@@ -151,7 +153,7 @@ enum ChangeView {
 // === impl View ===
 
 impl<'p> View<'p> {
-    fn new(policy: &'p Policy, faults: &'p [String]) -> Self {
+    fn new(policy: &'p Policy, faults: &'p [String], degraded: Vec<String>) -> Self {
         let mut domains: Vec<_> = policy
             .domains
             .values()
@@ -161,6 +163,7 @@ impl<'p> View<'p> {
         Self {
             version: policy.version,
             faults,
+            degraded,
             domains,
         }
     }

@@ -199,7 +199,7 @@ async fn no_more_than_ten_thousand_answers_are_held() {
 struct Slow(Memory<ManualClock>);
 
 impl Store for Slow {
-    async fn decide(&self, resolved: &Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
+    async fn decide(&self, resolved: &mut Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
         tokio::task::yield_now().await;
         self.0.decide(resolved, wait_cap).await
     }
@@ -231,7 +231,7 @@ async fn a_slow_store_lets_no_more_of_them_in() {
 struct Broken;
 
 impl Store for Broken {
-    async fn decide(&self, _: &Resolved<'_>, _: Micros) -> Result<Decision, StoreError> {
+    async fn decide(&self, _: &mut Resolved<'_>, _: Micros) -> Result<Decision, StoreError> {
         Err(StoreError::Unavailable("connection refused".into()))
     }
 

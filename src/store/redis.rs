@@ -86,7 +86,9 @@ impl Redis {
         command.arg(HEARTBEAT).arg(1).arg(key).arg(replica);
         // Off the way of requests: it may take as long as it is useful.
         let value = self.client.command(key, &command, BEAT / 2).await?;
-        let redis::Value::Int(live) = value else { return Err(self.client.nonsense(key, "no count of replicas")) };
+        let redis::Value::Int(live) = value else {
+            return Err(self.client.nonsense(key, "no count of replicas"));
+        };
         Ok(u32::try_from(live).unwrap_or(1).max(1))
     }
 }
@@ -126,7 +128,10 @@ impl GiveBack {
             return None;
         }
         let charges = refunds.len();
-        Some(Self { call: script::refund(resolved, &refunds, now), charges })
+        Some(Self {
+            call: script::refund(resolved, &refunds, now),
+            charges,
+        })
     }
 }
 
@@ -139,7 +144,10 @@ pub fn evaluations<'s>(
 ) -> impl Iterator<Item = (u16, Evaluation)> + 's {
     group.iter().zip(&reply.slots).map(move |(&i, slot)| {
         let charge = &resolved.charges[usize::from(i)];
-        (i, crate::engine::decision::evaluate(charge, *slot, reply.now, wait_cap))
+        (
+            i,
+            crate::engine::decision::evaluate(charge, *slot, reply.now, wait_cap),
+        )
     })
 }
 
@@ -150,9 +158,14 @@ pub fn still_spent<'s>(
     now: Timestamp,
 ) -> impl Fn(u16) -> Option<u64> + 's {
     move |i| {
-        let (charge, verdict) = (&resolved.charges[usize::from(i)], &decision.verdicts[usize::from(i)]);
+        let (charge, verdict) = (
+            &resolved.charges[usize::from(i)],
+            &decision.verdicts[usize::from(i)],
+        );
         let cost = charge.spend.filter(|&cost| cost > 0 && verdict.charged)?;
-        let units = charge.terms().still_spent(cost, verdict.view.reset, decision.at, now);
+        let units = charge
+            .terms()
+            .still_spent(cost, verdict.view.reset, decision.at, now);
         (units > 0).then_some(units)
     }
 }

@@ -87,6 +87,19 @@ impl<C: Clock> Shared<C> {
         &self.replicas
     }
 
+    /// What is out now, for people.
+    pub fn degraded(&self) -> Vec<String> {
+        let shards = self.redis.client().shards();
+        let line = |out: ShardOutage| {
+            format!(
+                "store {} gives no answer for {} s",
+                out.address,
+                out.lasts.as_secs()
+            )
+        };
+        self.outages.list(&shards).into_iter().map(line).collect()
+    }
+
     /// What is kept here of budgets that were decided without the store.
     pub fn local(&self) -> &Memory<C> {
         &self.local
@@ -100,10 +113,13 @@ impl<C: Clock> Shared<C> {
         alone: bool,
     ) -> Result<Reply, CallError> {
         let watch = Stopwatch::start();
-        let answer = self.redis.ask(resolved, group, wait_cap, alone, self.clock.now()).await;
+        let answer = self
+            .redis
+            .ask(resolved, group, wait_cap, alone, self.clock.now())
+            .await;
         (self.on_call)(watch.elapsed());
         if let Err(error) = &answer {
-            self.outages.failed(error);
+            self.outages.failed(error, || self.redis.client().shards());
         }
         answer
     }
@@ -116,7 +132,8 @@ impl<C: Clock> Shared<C> {
         answers: &[Result<Reply, CallError>],
         wait_cap: Micros,
     ) -> Decision {
-        let mut evaluated: SmallVec<[Option<Evaluation>; 4]> = resolved.charges.iter().map(|_| None).collect();
+        let mut evaluated: SmallVec<[Option<Evaluation>; 4]> =
+            resolved.charges.iter().map(|_| None).collect();
         let mut at = None;
         let mut failed = Group::new();
         for (group, answer) in groups.iter().zip(answers) {
@@ -149,7 +166,10 @@ impl<C: Clock> Shared<C> {
                 // The limits decided here let it pass, another did not.
                 self.give_back_locally(resolved, &failed, &decision);
             }
-            self.outages.decided(answers.iter().filter_map(|answer| answer.as_ref().err()), &decision);
+            self.outages.decided(
+                answers.iter().filter_map(|answer| answer.as_ref().err()),
+                &decision,
+            );
         }
         decision
     }
@@ -173,7 +193,7 @@ impl<C: Clock> Shared<C> {
         for failure in join_all(parts.map(|part| self.redis.give_back(part))).await {
             if let Err(error) = failure {
                 // The caller loses these units until its budget recovers; nobody gains any.
-                self.outages.failed(&error);
+                self.outages.failed(&error, || self.redis.client().shards());
             }
         }
     }
@@ -186,10 +206,14 @@ impl<C: Clock + Clone> Store for Shared<C> {
         let groups = groups(resolved);
         let alone = groups.len() == 1;
         let answers: SmallVec<[_; 2]> = if alone {
-            [self.ask(resolved, &groups[0], wait_cap, true).await].into_iter().collect()
+            [self.ask(resolved, &groups[0], wait_cap, true).await]
+                .into_iter()
+                .collect()
         } else {
             let asked: &Resolved<'_> = resolved;
-            join_all(groups.iter().map(|group| self.ask(asked, group, wait_cap, false))).await.into()
+            join_all(groups.iter().map(|group| self.ask(asked, group, wait_cap, false)))
+                .await
+                .into()
         };
         let decision = self.fold(resolved, &groups, &answers, wait_cap).await;
         if decision.refused && !alone {
@@ -202,10 +226,16 @@ impl<C: Clock + Clone> Store for Shared<C> {
         let now = decision.at.plus(self.clock.now().since(decision.at));
         let mut local = Group::new();
         for group in groups(resolved) {
-            let (here, there): (Group, Group) =
-                group.into_iter().partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
+            let (here, there): (Group, Group) = group
+                .into_iter()
+                .partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
             local.extend(here);
-            if let Some(part) = GiveBack::of(resolved, &there, still_spent(resolved, decision, now), decision.at) {
+            if let Some(part) = GiveBack::of(
+                resolved,
+                &there,
+                still_spent(resolved, decision, now),
+                decision.at,
+            ) {
                 let redis = self.redis.clone();
                 // What does not arrive is lost to the caller, who has gone.
                 tokio::spawn(async move { drop(redis.give_back(part).await) });
@@ -234,7 +264,12 @@ fn groups(resolved: &Resolved<'_>) -> SmallVec<[Group; 2]> {
 
 /// An evaluation that only says how a budget answered: its verdict is known from elsewhere.
 fn standing_in(outcome: Outcome) -> Evaluation {
-    Evaluation { outcome, base: Slot::default(), charged: Slot::default(), clamped: false }
+    Evaluation {
+        outcome,
+        base: Slot::default(),
+        charged: Slot::default(),
+        clamped: false,
+    }
 }
 
 /// The verdict of a limit whose store gave no answer, by a mode that keeps nothing.
@@ -242,9 +277,19 @@ fn without_store(charge: &Charge<'_>, mode: FailureMode, now: crate::engine::tim
     let terms = charge.terms();
     let denied = mode == FailureMode::Deny && charge.spend.is_some();
     Verdict {
-        outcome: if denied { Outcome::Deny { retry_after: Some(DENIED_FOR) } } else { Outcome::Allow },
+        outcome: if denied {
+            Outcome::Deny {
+                retry_after: Some(DENIED_FOR),
+            }
+        } else {
+            Outcome::Allow
+        },
         view: if denied {
-            View { remaining: 0, reset: DENIED_FOR, next_unit: DENIED_FOR }
+            View {
+                remaining: 0,
+                reset: DENIED_FOR,
+                next_unit: DENIED_FOR,
+            }
         } else {
             terms.view(terms.advance(State::default(), now).0, now)
         },

@@ -47,6 +47,13 @@ pub enum Reload {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct DegradedLabels {
+    pub(super) domain: Arc<str>,
+    pub(super) limit: Arc<str>,
+    pub(super) failure_mode: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RequestLabels {
     pub(super) domain: Arc<str>,
     pub(super) code: Code,

@@ -144,7 +144,12 @@ fn time_held_on_purpose_is_no_decision_time() {
 #[test]
 fn evictions_are_read_from_the_store_when_asked_for() {
     let mut registry = Registry::default();
-    register_evictions(&mut registry, [("active", 3_u64), ("exhausted", 4)], |n| n * n);
+    register_counts(
+        &mut registry,
+        EVICTIONS,
+        [("active", 3_u64), ("exhausted", 4)],
+        |n| n * n,
+    );
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).unwrap();
     assert!(

@@ -69,8 +69,8 @@ impl<H: Harness> Desk<H> {
     }
 
     pub async fn ask_within<'a>(&'a self, request: &Request<'a>, cap: Micros) -> Decision {
-        let resolved = resolve(Some(&self.domain), request, false, self.now.get());
-        self.harness.store().decide(&resolved, cap).await.unwrap()
+        let mut resolved = resolve(Some(&self.domain), request, false, self.now.get());
+        self.harness.store().decide(&mut resolved, cap).await.unwrap()
     }
 
     pub async fn give_back<'a>(&'a self, request: &Request<'a>, decision: &Decision) {

@@ -219,8 +219,8 @@ async fn replay<H: Harness>(steps: &[Step]) {
                     descriptors: facets.iter().map(Facet::descriptor).collect(),
                     hits_addend: *hits_addend,
                 };
-                let resolved = resolve(Some(rules), &request, false, now);
-                let decision = harness.store().decide(&resolved, *cap).await.unwrap();
+                let mut resolved = resolve(Some(rules), &request, false, now);
+                let decision = harness.store().decide(&mut resolved, *cap).await.unwrap();
                 let wanted = model.decide(&resolved, *cap, now);
                 assert_eq!(told(&decision), told(&wanted), "at the end of {:?}", &steps[..=i]);
                 last = Some((rules, request, decision));

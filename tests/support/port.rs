@@ -15,7 +15,7 @@ use cota::grpc::rate_limit::RateLimits;
 use cota::http::{Readiness, State, serve};
 use cota::limiter::Limiter;
 use cota::store::memory::{Eviction, Memory};
-use cota::telemetry::{Metrics, register_evictions};
+use cota::telemetry::{EVICTIONS, Metrics, register_counts};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -45,8 +45,9 @@ impl Port {
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry, false));
         let evicted = Arc::clone(&limiter);
-        register_evictions(
+        register_counts(
             &mut registry,
+            EVICTIONS,
             Eviction::ALL.map(|kind| (kind.name(), kind)),
             move |kind| evicted.store().evicted(kind),
         );
@@ -63,6 +64,7 @@ impl Port {
                 let service = decider.clone();
                 Box::pin(async move { service.decide(&request, None).await })
             }),
+            degraded: Box::new(Vec::new),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

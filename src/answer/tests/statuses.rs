@@ -285,6 +285,7 @@ fn metadata_speaks_of_the_limit_in_the_headers() {
             cost: Some(3),
             retry_after_ms: None,
             shadow: SmallVec::new(),
+            degraded: false,
             changed_by: None,
             excess: None,
             rules: SmallVec::new(),

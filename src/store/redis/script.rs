@@ -52,7 +52,12 @@ pub(super) fn call(
 ) -> Call {
     let asked = |&i: &u16| {
         let charge = &resolved.charges[usize::from(i)];
-        Asked { charge: i, refund: charge.refund, born: None, spend: charge.spend }
+        Asked {
+            charge: i,
+            refund: charge.refund,
+            born: None,
+            spend: charge.spend,
+        }
     };
     let asked: SmallVec<[Asked; 4]> = group.iter().map(asked).collect();
     encode(resolved, &asked, wait_cap, quota_refuses, now)
@@ -62,10 +67,17 @@ pub(super) fn call(
 pub(super) fn refund(resolved: &Resolved<'_>, units: &[(u16, u64)], charged: Timestamp) -> Call {
     let asked = |&(charge, refund): &(u16, u64)| {
         let born = match &resolved.charges[usize::from(charge)].limit.algorithm {
-            Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => Some(windows.at(charged).index),
+            Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
+                Some(windows.at(charged).index)
+            }
             Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
         };
-        Asked { charge, refund, born, spend: None }
+        Asked {
+            charge,
+            refund,
+            born,
+            spend: None,
+        }
     };
     let asked: SmallVec<[Asked; 4]> = units.iter().map(asked).collect();
     encode(resolved, &asked, Micros::ZERO, false, charged)
@@ -97,8 +109,13 @@ fn encode(
     for asked in asked {
         write_charge(out, charge(asked), asked, wait_cap, now);
     }
-    let fields = asked.iter().map(|asked| key::field(&resolved.key(charge(asked))).into_bytes());
-    let caller = asked.first().map(|asked| key::key(&resolved.key(charge(asked)))).unwrap_or_default();
+    let fields = asked
+        .iter()
+        .map(|asked| key::field(&resolved.key(charge(asked))).into_bytes());
+    let caller = asked
+        .first()
+        .map(|asked| key::key(&resolved.key(charge(asked))))
+        .unwrap_or_default();
     let mut args: SmallVec<[Vec<u8>; 6]> = SmallVec::new();
     args.push(packed);
     args.extend(fields);
@@ -126,7 +143,10 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
     ];
     array(out, 13 + extra);
     uint(out, algorithm(&terms));
-    uint(out, flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
+    uint(
+        out,
+        flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum(),
+    );
     uint(out, asked.refund);
     optional(out, asked.spend);
     uint(out, terms.units);

@@ -10,6 +10,7 @@ use crate::engine::decision::{Decision, Verdict};
 use crate::engine::limit::{FailureMode, Limit, Numbers};
 use crate::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use crate::engine::time::Micros;
+use crate::store::Store as _;
 
 /// The verdicts found without the store, by charge.
 pub(super) struct Degraded {
@@ -27,7 +28,10 @@ impl<C: Clock> Shared<C> {
     ) -> Degraded {
         let now = self.clock.now();
         let mode = |i: &u16| resolved.charges[usize::from(*i)].limit.failure_mode;
-        let (local, others): (Group, Group) = failed.iter().partition(|i| mode(i) == FailureMode::Local);
+        let (local, others): (Group, Group) = failed
+            .iter()
+            .copied()
+            .partition(|i| mode(i) == FailureMode::Local);
         let mut verdicts: SmallVec<[(u16, Verdict); 4]> = others
             .iter()
             .map(|&i| {
@@ -75,8 +79,18 @@ impl<C: Clock> Shared<C> {
         // What the ceiling let pass is not given back: it is a loose bound, and this keeps it one.
         let verdicts = local.iter().map(|&i| decision.verdicts[usize::from(i)]);
         let verdicts: SmallVec<[Verdict; 4]> = verdicts.collect();
-        let part = Resolved { charges: part.charges.into_iter().take(verdicts.len()).collect(), ..part };
-        self.local.give_back(&part, &Decision { at: decision.at, verdicts, ..Decision::default() });
+        let part = Resolved {
+            charges: part.charges.into_iter().take(verdicts.len()).collect(),
+            ..part
+        };
+        self.local.give_back(
+            &part,
+            &Decision {
+                at: decision.at,
+                verdicts,
+                ..Decision::default()
+            },
+        );
     }
 }
 
@@ -109,11 +123,19 @@ fn locally<'s>(resolved: &'s Resolved<'_>, local: &[u16], replicas: u32) -> Reso
         })
         .collect();
     if let Some(ceiling) = resolved.ceiling {
-        let spend = charges.iter().filter(|charge| !charge.shadow).filter_map(|charge| charge.spend).max();
+        let spend = charges
+            .iter()
+            .filter(|charge| !charge.shadow)
+            .filter_map(|charge| charge.spend)
+            .max();
         charges.push(ceiling_charge(ceiling, replicas, spend, met.len() as u16));
         met.push(Met::default());
     }
-    Resolved { charges, met, ceiling: None }
+    Resolved {
+        charges,
+        met,
+        ceiling: None,
+    }
 }
 
 fn ceiling_charge<'c>(ceiling: &'c Limit, replicas: u32, spend: Option<u64>, met: u16) -> Charge<'c> {

@@ -44,7 +44,10 @@ pub struct ShardOutage {
 
 impl Default for Outages {
     fn default() -> Self {
-        Self { errors: Kind::ALL.map(|_| AtomicU64::new(0)), open: Mutex::default() }
+        Self {
+            errors: Kind::ALL.map(|_| AtomicU64::new(0)),
+            open: Mutex::default(),
+        }
     }
 }
 
@@ -64,18 +67,21 @@ impl Outages {
         let open = self.open.lock();
         let mut list: Vec<ShardOutage> = open
             .iter()
-            .map(|(id, outage)| ShardOutage { address: address(shards, *id), lasts: outage.began.elapsed() })
+            .map(|(id, outage)| ShardOutage {
+                address: address(shards, *id),
+                lasts: outage.began.elapsed(),
+            })
             .collect();
         list.sort_by(|a, b| a.address.cmp(&b.address));
         list
     }
 
-    /// A call failed.
-    pub(super) fn failed(&self, error: &CallError) {
+    /// A call failed; `shards` tells where the shard is.
+    pub(super) fn failed(&self, error: &CallError, shards: impl FnOnce() -> Vec<ShardState>) {
         self.errors[error.kind as usize].fetch_add(1, Ordering::Relaxed);
         let mut open = self.open.lock();
         let outage = open.entry(error.shard).or_insert_with(|| {
-            tracing::warn!(shard = ?error.shard, %error, "store gives no answer, deciding by failure mode");
+            tracing::warn!(shard = address(&shards(), error.shard), %error, "store gives no answer, deciding by failure mode");
             Outage::begin()
         });
         outage.last = Stopwatch::start();
@@ -85,7 +91,9 @@ impl Outages {
     pub(super) fn decided<'e>(&self, errors: impl Iterator<Item = &'e CallError>, decision: &Decision) {
         let mut open = self.open.lock();
         // One request without two shards counts for the first.
-        if let Some(outage) = errors.filter_map(|error| open.get_mut(&error.shard).map(|_| error.shard)).next()
+        if let Some(outage) = errors
+            .filter_map(|error| open.get_mut(&error.shard).map(|_| error.shard))
+            .next()
             && let Some(outage) = open.get_mut(&outage)
         {
             for mode in decision.verdicts.iter().filter_map(|verdict| verdict.degraded) {
@@ -100,7 +108,11 @@ impl Outages {
         let mut open = self.open.lock();
         for shard in shards.iter().filter(|shard| !shard.up && shard.since >= LOOK) {
             open.entry(shard.id).or_insert_with(|| {
-                tracing::warn!(shard = shard.address, error = shard.error.as_deref(), "store is down");
+                tracing::warn!(
+                    shard = shard.address,
+                    error = shard.error.as_deref(),
+                    "store is down"
+                );
                 Outage::begin()
             });
         }
@@ -125,7 +137,11 @@ impl Outages {
 
 impl Outage {
     fn begin() -> Self {
-        Self { began: Stopwatch::start(), last: Stopwatch::start(), decisions: [0; FailureMode::ALL.len()] }
+        Self {
+            began: Stopwatch::start(),
+            last: Stopwatch::start(),
+            decisions: [0; FailureMode::ALL.len()],
+        }
     }
 }
 

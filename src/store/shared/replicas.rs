@@ -1,7 +1,7 @@
 //! How many replicas share the store, counted through it.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::Shared;
 use crate::clock::Clock;
@@ -11,6 +11,7 @@ use crate::store::redis::BEAT;
 #[derive(Debug)]
 pub struct Replicas {
     live: AtomicU32,
+    counted: AtomicBool,
     fixed: bool,
     id: u64,
 }
@@ -18,12 +19,25 @@ pub struct Replicas {
 impl Replicas {
     /// Counted; `expected` until a count is known.
     pub fn counted(expected: u32) -> Self {
-        Self { live: AtomicU32::new(expected.max(1)), fixed: false, id: fastrand::u64(..) }
+        Self {
+            live: AtomicU32::new(expected.max(1)),
+            counted: AtomicBool::new(false),
+            fixed: false,
+            id: fastrand::u64(..),
+        }
     }
 
     /// Given, not counted.
     pub fn fixed(replicas: u32) -> Self {
-        Self { fixed: true, ..Self::counted(replicas) }
+        Self {
+            fixed: true,
+            ..Self::counted(replicas)
+        }
+    }
+
+    /// Whether the store was reached at least once.
+    pub fn counted_once(&self) -> bool {
+        self.counted.load(Ordering::Relaxed)
     }
 
     /// How many live, this one included.
@@ -41,10 +55,11 @@ pub(super) async fn beat<C: Clock>(shared: Weak<Shared<C>>) {
         let Some(shared) = shared.upgrade() else { return };
         let replicas = &shared.replicas;
         // A failure is seen by the calls that matter; the last count stands.
-        if let Ok(live) = shared.redis.heartbeat(replicas.id).await
-            && !replicas.fixed
-            && replicas.live.swap(live, Ordering::Relaxed) != live
-        {
+        let Ok(live) = shared.redis.heartbeat(replicas.id).await else {
+            continue;
+        };
+        replicas.counted.store(true, Ordering::Relaxed);
+        if !replicas.fixed && replicas.live.swap(live, Ordering::Relaxed) != live {
             tracing::info!(replicas = live, "replicas that share the store");
         }
     }
