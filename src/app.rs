@@ -135,6 +135,9 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let health = server.health();
     health.set(*in_force.borrow()).await;
     tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
+    if settings.shadow {
+        tracing::warn!("in shadow mode: everything is decided and recorded, nothing is refused");
+    }
     tracing::info!("store memory: budgets start full and are lost at the end");
 
     let sweeper = tokio::spawn(sweep(limiter));
@@ -148,6 +151,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     let state = http::State {
         policy,
         faults,
+        shadow: settings.shadow,
         readiness: Arc::clone(&readiness),
         registry,
         decide,

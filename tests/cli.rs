@@ -263,10 +263,24 @@ fn settings_are_read_from_the_environment() {
             "in shadow mode"
         );
     }
+    assert!(cota.get("/limits").1.contains("\"shadow\": true,"));
     cota.signal("TERM");
     assert!(cota.await_end().success());
     let log = cota.log();
     assert!(log.contains("1ms"), "{log}");
+    assert_eq!(log.matches("in shadow mode").count(), 1, "{log}");
+}
+
+#[test]
+fn shadow_is_on_or_off_in_any_usual_word() {
+    let (_folder, policy) = file(ONE_A_YEAR);
+    for (word, shadow) in [("true", true), ("0", false), ("false", false)] {
+        let mut command = command(&["serve", "--drain", "0s", "--config"]);
+        let cota = Cota::start(command.arg(&policy).env("COTA_SHADOW", word));
+        let shown = format!("\"shadow\": {shadow},\n  \"version\"");
+        assert!(cota.get("/limits").1.contains(&shown), "{word}");
+        assert_eq!(cota.log().contains("in shadow mode"), shadow, "{word}");
+    }
 }
 
 #[test]
