@@ -3,6 +3,7 @@
 //! Envoy does not check what a limiter puts into headers, so nothing of a request's own bytes gets
 //! here: header names are constants, values are numbers and names from the policy, escaped.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -42,7 +43,7 @@ pub struct Answer<'a> {
 }
 
 /// What one descriptor met.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status<'a> {
     /// It is over its limit.
     pub over_limit: bool,
@@ -55,7 +56,7 @@ pub struct Status<'a> {
 }
 
 /// A limit as Envoy knows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CurrentLimit<'a> {
     /// Units per period.
     pub requests_per_unit: u32,
@@ -63,8 +64,8 @@ pub struct CurrentLimit<'a> {
     pub unit: Option<Unit>,
     /// How many units a period is, where it is not one.
     pub multiplier: Option<u32>,
-    /// The limit's name, empty without one.
-    pub name: &'a str,
+    /// The limit's name, empty without one; visible ASCII without `"` and `\`, the rest percent-encoded.
+    pub name: Cow<'a, str>,
 }
 
 /// The decision in machine-readable form.
@@ -118,7 +119,17 @@ pub fn answer<'a>(
     }
     let headline = decision.headline(resolved);
     if let Some(headline) = headline {
-        write_headers(&mut answer, &domain.response, resolved, decision, headline);
+        let retry_after = wait_of(decision, headline)
+            .filter(|_| decision.refused)
+            .map(|wait| retry_after_seconds(wait, spread));
+        write_headers(
+            &mut answer,
+            &domain.response,
+            resolved,
+            decision,
+            headline,
+            retry_after,
+        );
         if decision.refused {
             write_refusal(
                 &mut answer,
@@ -126,7 +137,7 @@ pub fn answer<'a>(
                 resolved,
                 decision,
                 headline,
-                spread,
+                retry_after,
             );
         }
     }
@@ -166,8 +177,25 @@ fn current_limit<'a>(charge: &'a Charge<'_>) -> CurrentLimit<'a> {
         requests_per_unit: saturate(charge.numbers.requests_per_unit),
         unit,
         multiplier,
-        name: charge.limit.name.as_deref().unwrap_or(""),
+        name: plain(charge.limit.name.as_deref().unwrap_or("")),
     }
+}
+
+/// A name that needs no quoting: Envoy writes it between quotes into headers of its own as it is.
+fn plain(name: &str) -> Cow<'_, str> {
+    let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    if name.bytes().all(fits) {
+        return Cow::Borrowed(name);
+    }
+    let mut out = String::with_capacity(name.len() + 8);
+    for byte in name.bytes() {
+        if fits(byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    Cow::Owned(out)
 }
 
 fn saturate(n: u64) -> u32 {
@@ -193,6 +221,7 @@ fn write_headers(
     resolved: &Resolved<'_>,
     decision: &Decision,
     headline: u16,
+    retry_after: Option<u64>,
 ) {
     let charge = &resolved.charges[usize::from(headline)];
     let view = decision.verdicts[usize::from(headline)].view;
@@ -228,7 +257,10 @@ fn write_headers(
                     write_window(&mut policies, charge);
                     write_quoted(&mut limits, &charge.limit.label);
                     let left = verdict.view.remaining.min(MAX_FIELD_INTEGER);
+                    // The draft forbids a Retry-After before any `t` of its answer. That of a limit
+                    // which has units left says nothing to a refused client, so the `t` give way.
                     let next = verdict.view.next_unit.secs_ceil();
+                    let next = retry_after.map_or(next, |seconds| next.min(seconds));
                     let _ = write!(limits, ";r={left};t={next}");
                 }
                 answer.headers.push(("RateLimit-Policy", policies));
@@ -290,10 +322,8 @@ fn write_refusal(
     resolved: &Resolved<'_>,
     decision: &Decision,
     headline: u16,
-    spread: f64,
+    retry_after: Option<u64>,
 ) {
-    let wait = wait_of(decision, headline);
-    let retry_after = wait.map(|wait| retry_after_seconds(wait, spread));
     if let Some(seconds) = retry_after {
         answer.headers.push(("Retry-After", number(seconds)));
     }

@@ -278,6 +278,9 @@ impl Service {
         let health = server.health();
         health.set(*in_force.borrow()).await;
         tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
+        if shadow {
+            tracing::warn!("in shadow mode: everything is decided and recorded, nothing is refused");
+        }
         let reloader = tokio::spawn(reloader.follow(signals.reload));
         let (end_grpc, grpc_ends) = oneshot::channel::<()>();
         let (end_http, http_ends) = oneshot::channel::<()>();
@@ -288,6 +291,7 @@ impl Service {
         let state = http::State {
             policy,
             faults,
+            shadow,
             readiness: Arc::clone(&readiness),
             registry,
             decide,

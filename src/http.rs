@@ -32,6 +32,8 @@ pub struct State {
     pub policy: Arc<ArcSwap<Policy>>,
     /// What is wrong with the policy files now, rendered.
     pub faults: Arc<ArcSwap<Vec<String>>>,
+    /// Every limit is in shadow mode, whatever the policy says.
+    pub shadow: bool,
     /// Whether the service goes away.
     pub readiness: Arc<Readiness>,
     /// Every metric.

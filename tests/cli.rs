@@ -178,30 +178,24 @@ fn usage_errors_end_with_2() {
 }
 
 #[test]
-fn a_store_that_is_not_built_is_refused_by_name() {
-    for (store, shown) in [
-        (
-            "redis://ana:secret@cache:6379/0",
-            "the store `redis` is not built",
-        ),
-        (
-            "rediss-sentinel://a:1,b:2/m",
-            "the store `rediss-sentinel` is not built",
-        ),
-        ("memroy", "the store `memroy` is none that cota knows"),
-        ("ana:secret@cache", "the store `ana` is none that cota knows"),
+fn a_store_that_cannot_be_read_is_refused_without_its_password() {
+    for store in [
+        "redis://ana:secret@cache:port/0",
+        "rediss-sentinel://ana:secret@a:1,b:2",
+        "ana:secret@cache",
+        "memroy",
     ] {
         for (code, stdout, stderr) in [
             cota(&["serve", "--store", store]),
             run(command(&["serve"]).env("COTA_STORE", store)),
         ] {
-            assert_eq!((code, &*stdout), (Some(2), ""));
-            assert!(stderr.contains(shown), "{stderr}");
-            assert!(stderr.contains("--store memory"), "{stderr}");
+            assert_eq!((code, &*stdout), (Some(1), ""), "{store}: {stderr}");
             assert!(!stderr.contains("secret"), "{stderr}");
             assert_eq!(stderr.lines().count(), 1, "{stderr}");
         }
     }
+    let (code, _, stderr) = run(command(&["serve", "--store", "memory"]).env("COTA_STORE_FILE", "url"));
+    assert_eq!(code, Some(2), "{stderr}");
 }
 
 // === help and settings ===
@@ -263,10 +257,24 @@ fn settings_are_read_from_the_environment() {
             "in shadow mode"
         );
     }
+    assert!(cota.get("/limits").1.contains("\"shadow\": true,"));
     cota.signal("TERM");
     assert!(cota.await_end().success());
     let log = cota.log();
     assert!(log.contains("1ms"), "{log}");
+    assert_eq!(log.matches("in shadow mode").count(), 1, "{log}");
+}
+
+#[test]
+fn shadow_is_on_or_off_in_any_usual_word() {
+    let (_folder, policy) = file(ONE_A_YEAR);
+    for (word, shadow) in [("true", true), ("0", false), ("false", false)] {
+        let mut command = command(&["serve", "--drain", "0s", "--config"]);
+        let cota = Cota::start(command.arg(&policy).env("COTA_SHADOW", word));
+        let shown = format!("\"shadow\": {shadow},\n  \"version\"");
+        assert!(cota.get("/limits").1.contains(&shown), "{word}");
+        assert_eq!(cota.log().contains("in shadow mode"), shadow, "{word}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 #[path = "support/port.rs"]
 mod port;
 
-use port::{Port, policy};
+use port::{Port, policy, policy_of};
 
 #[tokio::test]
 async fn probes_follow_the_policy_and_the_drain() {
@@ -162,6 +162,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
     assert_eq!(
         shown,
         json!({
+            "shadow": false,
             "version": 7,
             "faults": ["config/b.yaml:3:1: error: no domain"],
             "domains": [{
@@ -175,6 +176,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
                         "period": "minute",
                         "requests_per_unit": 10,
                         "counts": "cost",
+                        "failure_mode": "local",
                         "shadow": true,
                     },
                     {
@@ -194,6 +196,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
                             },
                         },
                         "counts": "cost",
+                        "failure_mode": "local",
                         "shadow": false,
                         "overrides": [{
                             "id": "api#1",
@@ -207,6 +210,30 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
             }],
         })
     );
+}
+
+#[tokio::test]
+async fn limits_begins_with_whether_the_service_is_in_shadow_mode() {
+    let port = Port::open_with(policy(1), true).await;
+    let (_, text) = port.get("/limits").await;
+    assert!(text.starts_with("{\n  \"shadow\": true,\n"), "{text}");
+}
+
+#[tokio::test]
+async fn limits_shows_what_holds_while_the_store_is_gone() {
+    let text = "domain: api
+safety_ceiling: {unit: second, requests_per_unit: 1500, burst: 300}
+descriptors: [{key: login, rate_limit: {unit: day, requests_per_unit: 5, failure_mode: deny}}]
+";
+    let port = Port::open(policy_of(text, 1)).await;
+    let shown: Value = serde_json::from_str(&port.get("/limits").await.1).unwrap();
+    let domain = &shown["domains"][0];
+    assert_eq!(
+        domain["safety_ceiling"],
+        json!({"period": "second", "requests_per_unit": 1500, "burst": 300})
+    );
+    assert_eq!(domain["limits"].as_array().unwrap().len(), 1);
+    assert_eq!(domain["limits"][0]["failure_mode"], "deny");
 }
 
 #[tokio::test]

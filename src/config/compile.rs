@@ -5,6 +5,7 @@
 //! looked at.
 
 mod algorithm;
+mod ceiling;
 mod limit;
 mod overrides;
 mod response;
@@ -56,7 +57,7 @@ pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Comp
     compiler.read_overrides();
     let rules = compiler.level(&policy.descriptors, &mut Vec::new());
     compiler.check_expected();
-    compiler.check_capacity();
+    let safety_ceiling = compiler.safety_ceiling();
     let response = compiler.response();
     let costs = policy.costs.as_ref().map(|costs| Costs {
         entry: costs
@@ -84,7 +85,7 @@ pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Comp
         overrides: compiler.overrides,
         keys: compiler.keys,
         has_replaces,
-        safety_ceiling: None,
+        safety_ceiling,
     };
     Compiled {
         domain,
@@ -137,34 +138,6 @@ impl<'r> Compiler<'r, '_, '_> {
                     self.error(plan.span, message).help(help);
                 }
             }
-        }
-    }
-
-    fn check_capacity(&mut self) {
-        let Some(capacity) = &self.policy.capacity else {
-            return;
-        };
-        if self.policy.broken {
-            return;
-        }
-        let help = "write what the service behind sustains: `{unit: second, requests_per_unit: 2000}`";
-        match (&capacity.unit, &capacity.period) {
-            (Some(_), Some(period)) => {
-                self.error(period.span, "`unit` and `period` say the same twice")
-                    .help("keep one of the two");
-            }
-            (None, None) => {
-                self.error(capacity.span, "`capacity` has no `unit`").help(help);
-            }
-            _ => {}
-        }
-        if capacity
-            .requests_per_unit
-            .as_ref()
-            .is_none_or(|number| number.value == 0)
-        {
-            self.error(capacity.span, "`capacity` has no `requests_per_unit`")
-                .help(help);
         }
     }
 

@@ -15,6 +15,8 @@ pub enum Place {
     PlanRow,
     /// `capacity`.
     Capacity,
+    /// `safety_ceiling`.
+    SafetyCeiling,
     /// `costs`.
     Costs,
     /// `response`.
@@ -39,8 +41,8 @@ pub(super) struct Unknown {
 
 #[rustfmt::skip]
 const ROOT: &[&str] = &[
-    "domain", "name", "descriptors", "capacity", "expected", "costs", "defaults", "response", "overrides",
-    "metadata",
+    "domain", "name", "descriptors", "capacity", "safety_ceiling", "expected", "costs", "defaults", "response",
+    "overrides", "metadata",
 ];
 #[rustfmt::skip]
 const DESCRIPTOR: &[&str] = &[
@@ -50,15 +52,15 @@ const DESCRIPTOR: &[&str] = &[
 #[rustfmt::skip]
 const LIMIT: &[&str] = &[
     "unit", "period", "requests_per_unit", "name", "unlimited", "replaces", "algorithm", "burst",
-    "max_wait", "counts", "overdraft", "excess", "time_zone", "plan_entry", "plans", "default_plan",
-    "attribute_to", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric", "value_to_metric",
-    "metadata",
+    "max_wait", "counts", "overdraft", "excess", "failure_mode", "time_zone", "plan_entry", "plans",
+    "default_plan", "attribute_to", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric",
+    "value_to_metric", "metadata",
 ];
 #[rustfmt::skip]
 const DEFAULTS: &[&str] = &[
-    "algorithm", "burst", "max_wait", "counts", "overdraft", "excess", "time_zone", "plan_entry",
-    "default_plan", "attribute_to", "unlimited", "replaces", "shadow_mode", "quota_mode", "share_threshold",
-    "detailed_metric", "value_to_metric", "metadata",
+    "algorithm", "burst", "max_wait", "counts", "overdraft", "excess", "failure_mode", "time_zone",
+    "plan_entry", "default_plan", "attribute_to", "unlimited", "replaces", "shadow_mode", "quota_mode",
+    "detailed_metric", "value_to_metric",
 ];
 
 /// The keys that a policy file for the incumbent can have.
@@ -70,11 +72,9 @@ const INCUMBENT: &[&str] = &[
 ];
 
 /// Keys of the policy language whose behaviour this version does not have. Refused by name: a limit
-/// that silently lacks its failure mode is worse than none.
+/// that silently lacks its barrier is worse than none.
 const NOT_BUILT: &[(&str, &[Place])] = &[
-    ("safety_ceiling", &[Place::Root]),
     ("max_overshoot", &[Place::Limit, Place::Defaults, Place::PlanRow]),
-    ("failure_mode", &[Place::Limit, Place::Defaults]),
     ("local_barrier", &[Place::Limit, Place::Defaults]),
 ];
 
@@ -111,13 +111,14 @@ pub fn not_built() -> impl Iterator<Item = &'static str> {
 
 impl Place {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Root,
         Self::Descriptor,
         Self::Limit,
         Self::Defaults,
         Self::PlanRow,
         Self::Capacity,
+        Self::SafetyCeiling,
         Self::Costs,
         Self::Response,
         Self::Override,
@@ -142,6 +143,7 @@ impl Place {
                 "unlimited",
             ],
             Place::Capacity => &["unit", "period", "requests_per_unit"],
+            Place::SafetyCeiling => &["unit", "period", "requests_per_unit", "burst"],
             Place::Costs => &["entry", "default", "values"],
             Place::Response => &["headers", "body", "message", "documentation_url"],
             Place::Override => &[
@@ -170,6 +172,7 @@ impl Place {
             Place::Defaults => "`defaults`",
             Place::PlanRow => "a row of `plans`",
             Place::Capacity => "`capacity`",
+            Place::SafetyCeiling => "`safety_ceiling`",
             Place::Costs => "`costs`",
             Place::Response => "`response`",
             Place::Override => "an override",
@@ -188,6 +191,7 @@ impl Place {
             Place::Defaults => "under `defaults:` at the root",
             Place::PlanRow => "in a row of `plans:`",
             Place::Capacity => "under `capacity:` at the root",
+            Place::SafetyCeiling => "under `safety_ceiling:` at the root",
             Place::Costs => "under `costs:` at the root",
             Place::Response => "under `response:` at the root",
             Place::Override => "in an item of `overrides:` at the root",
@@ -272,9 +276,15 @@ pub(super) fn unknown(key: &str, shown: &str, place: Place) -> Unknown {
     };
     if LIMIT.contains(&key) {
         let help = match place {
+            // `share_threshold` and `metadata` say something of values, which only a descriptor has.
+            Place::Defaults if DESCRIPTOR.contains(&key) => {
+                Some(format!("it belongs {}", Place::Descriptor.directions()))
+            }
             Place::Defaults => Some("each limit has its own; write it there".to_owned()),
             Place::PlanRow => Some("rows change numbers only; write it beside `plans:`".to_owned()),
-            Place::Override | Place::Capacity | Place::Costs => Some(format!("known here: {}", list())),
+            Place::Override | Place::Capacity | Place::SafetyCeiling | Place::Costs => {
+                Some(format!("known here: {}", list()))
+            }
             _ => None,
         };
         if let Some(help) = help {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::fault::Span;
-use crate::engine::limit::{Counts, Unit, Value};
+use crate::engine::limit::{Counts, FailureMode, Unit, Value};
 use crate::engine::response::Body;
 
 /// A value and where it was written.
@@ -30,7 +30,9 @@ pub struct RawPolicy {
     /// `descriptors`
     pub descriptors: Vec<RawDescriptor>,
     /// `capacity`
-    pub capacity: Option<RawCapacity>,
+    pub capacity: Option<RawRate>,
+    /// `safety_ceiling`
+    pub safety_ceiling: Option<RawRate>,
     /// `expected`: callers by limit name.
     pub expected: Vec<(At<String>, Expected)>,
     /// `costs`
@@ -118,6 +120,8 @@ pub struct RawLimit {
     pub overdraft: Option<At<bool>>,
     /// `excess`
     pub excess: Option<RawExcess>,
+    /// `failure_mode`
+    pub failure_mode: Option<At<FailureMode>>,
     /// `time_zone`
     pub time_zone: Option<At<String>>,
     /// `plan_entry`
@@ -203,9 +207,9 @@ pub struct RawAddress {
     pub trusted_hops: Option<At<u32>>,
 }
 
-/// `capacity`
-#[derive(Debug, Clone)]
-pub struct RawCapacity {
+/// `capacity` or `safety_ceiling`: they differ in which keys may be written.
+#[derive(Debug, Clone, Default)]
+pub struct RawRate {
     /// Where its map starts.
     pub span: Span,
     /// `unit`
@@ -214,6 +218,8 @@ pub struct RawCapacity {
     pub period: Option<At<Duration>>,
     /// `requests_per_unit`
     pub requests_per_unit: Option<At<u32>>,
+    /// `burst`
+    pub burst: Option<At<u32>>,
 }
 
 /// A value of `expected`: how many callers a limit has.

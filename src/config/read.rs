@@ -59,7 +59,8 @@ impl Reader<'_, '_> {
                     policy.domain = self.name(&field);
                 }
                 "descriptors" => policy.descriptors = self.descriptors(&field),
-                "capacity" => policy.capacity = self.capacity(&field),
+                "capacity" => policy.capacity = self.rate(&field, Place::Capacity),
+                "safety_ceiling" => policy.safety_ceiling = self.rate(&field, Place::SafetyCeiling),
                 "expected" => policy.expected = self.expected(&field),
                 "costs" => policy.costs = self.costs(&field),
                 "defaults" => policy.defaults = self.limit(field.value, Place::Defaults),
@@ -260,10 +261,15 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Notes it if the value is there and no map.
+    /// Notes it if the value is no map. Nothing means absent for the incumbent's keys only; `match` has
+    /// a message of its own.
     fn map(&mut self, field: &Field<'_>) -> Option<()> {
         match field.value.kind {
             Kind::Map(_) => Some(()),
+            Kind::Null if keys::is_new(field.name) && field.name != "match" => {
+                self.no_value(field);
+                None
+            }
             Kind::Null | Kind::Bad => None,
             _ => {
                 let what = format!("`{}`", field.name);

@@ -103,7 +103,7 @@ impl From<&Status<'_>> for DescriptorStatus {
         };
         Self {
             code: code.into(),
-            current_limit: status.limit.map(Into::into),
+            current_limit: status.limit.as_ref().map(Into::into),
             limit_remaining: status.remaining,
             duration_until_reset: status.reset_seconds.map(|seconds| prost_types::Duration {
                 seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
@@ -114,8 +114,8 @@ impl From<&Status<'_>> for DescriptorStatus {
     }
 }
 
-impl From<CurrentLimit<'_>> for RateLimit {
-    fn from(limit: CurrentLimit<'_>) -> Self {
+impl From<&CurrentLimit<'_>> for RateLimit {
+    fn from(limit: &CurrentLimit<'_>) -> Self {
         let unit = match limit.unit {
             None => WireUnit::Unknown,
             Some(Unit::Second) => WireUnit::Second,
@@ -127,7 +127,7 @@ impl From<CurrentLimit<'_>> for RateLimit {
             Some(Unit::Year) => WireUnit::Year,
         };
         Self {
-            name: limit.name.into(),
+            name: limit.name.clone().into_owned(),
             requests_per_unit: limit.requests_per_unit,
             unit: unit.into(),
             unit_multiplier: limit.multiplier,

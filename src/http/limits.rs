@@ -18,7 +18,7 @@ use crate::engine::time::{Timestamp, Windows};
 pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) -> Response {
     let policy = state.policy.load_full();
     let faults = state.faults.load_full();
-    match serde_json::to_vec_pretty(&View::new(&policy, &faults, (state.degraded)())) {
+    match serde_json::to_vec_pretty(&View::new(&policy, &faults, state.shadow, (state.degraded)())) {
         Ok(body) => typed(StatusCode::OK, "application/json", body),
         Err(error) => {
             tracing::error!(%error, "the limits could not be written");
@@ -33,6 +33,8 @@ pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) ->
 /// What is shown. A key that has nothing to say is left out.
 #[derive(Serialize)]
 struct View<'p> {
+    /// The whole service is in shadow mode, whatever the limits say.
+    shadow: bool,
     version: u64,
     faults: &'p [String],
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -46,6 +48,8 @@ struct DomainView<'p> {
     version: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
     costs: Option<CostsView<'p>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    safety_ceiling: Option<CeilingView<'p>>,
     limits: Vec<LimitView<'p>>,
 }
 
@@ -54,6 +58,13 @@ struct CostsView<'p> {
     entry: &'p str,
     default: u64,
     values: BTreeMap<&'p str, u64>,
+}
+
+#[derive(Serialize)]
+struct CeilingView<'p> {
+    period: &'p str,
+    #[serde(flatten)]
+    numbers: NumbersView,
 }
 
 #[derive(Serialize)]
@@ -72,6 +83,7 @@ struct LimitView<'p> {
     #[serde(skip_serializing_if = "Option::is_none")]
     plans: Option<PlansView<'p>>,
     counts: &'static str,
+    failure_mode: &'static str,
     shadow: bool,
     #[serde(skip_serializing_if = "is_false")]
     quota_mode: bool,
@@ -153,7 +165,7 @@ enum ChangeView {
 // === impl View ===
 
 impl<'p> View<'p> {
-    fn new(policy: &'p Policy, faults: &'p [String], degraded: Vec<String>) -> Self {
+    fn new(policy: &'p Policy, faults: &'p [String], shadow: bool, degraded: Vec<String>) -> Self {
         let mut domains: Vec<_> = policy
             .domains
             .values()
@@ -161,6 +173,7 @@ impl<'p> View<'p> {
             .collect();
         domains.sort_by_key(|domain| domain.name);
         Self {
+            shadow,
             version: policy.version,
             faults,
             degraded,
@@ -186,6 +199,10 @@ impl<'p> DomainView<'p> {
             name: &domain.name,
             version: &domain.revision,
             costs,
+            safety_ceiling: domain.safety_ceiling.as_ref().map(|ceiling| CeilingView {
+                period: &ceiling.period.text,
+                numbers: NumbersView::new(ceiling.numbers, &ceiling.algorithm),
+            }),
             limits,
         }
     }
@@ -222,6 +239,7 @@ impl<'p> LimitView<'p> {
                 Counts::Requests => "requests",
                 Counts::Hits => "hits",
             },
+            failure_mode: limit.failure_mode.name(),
             shadow: limit.shadow,
             quota_mode: limit.quota,
             overdraft: limit.overdraft,

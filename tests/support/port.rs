@@ -38,12 +38,17 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) async fn open(policy: Policy) -> Self {
+        Self::open_with(policy, false).await
+    }
+
+    /// The port of a service with or without `--shadow`.
+    pub(crate) async fn open_with(policy: Policy, shadow: bool) -> Self {
         let clock = ManualClock::at(NOW);
         let in_force = Arc::new(ArcSwap::from_pointee(Policy::default()));
         let store = Memory::new(clock.clone(), 100_000);
-        let limiter = Arc::new(Limiter::new(store, clock, Arc::clone(&in_force), false));
+        let limiter = Arc::new(Limiter::new(store, clock, Arc::clone(&in_force), shadow));
         let mut registry = Registry::default();
-        let metrics = Arc::new(Metrics::new(&mut registry, false));
+        let metrics = Arc::new(Metrics::new(&mut registry, shadow));
         let evicted = Arc::clone(&limiter);
         register_counts(
             &mut registry,
@@ -58,6 +63,7 @@ impl Port {
         let state = State {
             policy: Arc::clone(&in_force),
             faults: Arc::clone(&faults),
+            shadow,
             readiness: Arc::clone(&readiness),
             registry,
             decide: Box::new(move |request: RateLimitRequest| {
@@ -189,9 +195,14 @@ overrides:
 "#;
 
 pub(crate) fn policy(version: u64) -> Policy {
+    policy_of(POLICY, version)
+}
+
+/// The policy of a file of that text.
+pub(crate) fn policy_of(text: &str, version: u64) -> Policy {
     let source = Source {
         name: "api.yaml".into(),
-        text: POLICY.into(),
+        text: text.into(),
     };
     let loaded = load(&[source], NOW);
     assert!(!loaded.has_errors(), "{:?}", loaded.faults);

@@ -289,5 +289,5 @@ fn limits_without_a_name_are_called_by_their_keys_and_period() {
         header(&answer, "RateLimit-Policy"),
         Some(r#""tenant.route/minute";q=5;w=60"#)
     );
-    assert_eq!(answer.statuses[0].limit.unwrap().name, "");
+    assert_eq!(answer.statuses[0].limit.as_ref().unwrap().name, "");
 }

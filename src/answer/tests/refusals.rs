@@ -169,6 +169,33 @@ fn what_is_left_is_told_uncharged() {
 }
 
 #[test]
+fn no_limit_of_a_refusal_is_told_to_come_back_later_than_retry_after() {
+    let limits = vec![
+        bucket("tenant", 60, 1, Unit::Minute),
+        fixed("contract", 1_000, Unit::Day),
+    ];
+    let world = World::new(Domain {
+        response: responding(&[HeaderFamily::Draft11], Body::Json),
+        ..domain([(&[("tenant", None)], limits)])
+    });
+    let passes = world.spend(1);
+    assert_eq!(
+        header(&passes, "RateLimit"),
+        Some(r#""tenant";r=0;t=1, "contract";r=999;t=43200"#)
+    );
+    let answer = world.ask_spread(&request(&[ACME]), 0.2);
+    assert_eq!(header(&answer, "Retry-After"), Some("2"));
+    assert_eq!(
+        header(&answer, "RateLimit"),
+        Some(r#""tenant";r=0;t=1, "contract";r=999;t=2"#)
+    );
+    // Where no waiting helps there is nothing to be earlier than.
+    let answer = world.spend(2);
+    assert_eq!(header(&answer, "Retry-After"), None);
+    assert!(header(&answer, "RateLimit").unwrap().ends_with("t=43200"));
+}
+
+#[test]
 fn all_violated_policies_are_listed_but_those_in_shadow() {
     let shadow = Limit {
         shadow: true,

@@ -57,7 +57,7 @@ fn each_descriptor_has_its_status_in_order() {
                     requests_per_unit: 9,
                     unit: Some(Unit::Hour),
                     multiplier: None,
-                    name: "tenant",
+                    name: "tenant".into(),
                 }),
                 remaining: 8,
                 reset_seconds: Some(3_600),
@@ -69,7 +69,7 @@ fn each_descriptor_has_its_status_in_order() {
                     requests_per_unit: 1,
                     unit: Some(Unit::Minute),
                     multiplier: None,
-                    name: "credential",
+                    name: "credential".into(),
                 }),
                 remaining: 0,
                 reset_seconds: Some(60),
@@ -82,7 +82,7 @@ fn each_descriptor_has_its_status_in_order() {
 fn a_status_is_of_the_refusing_limit_else_of_the_tightest() {
     let limits = vec![fixed("wide", 100, Unit::Hour), fixed("narrow", 10, Unit::Minute)];
     let world = World::new(domain([(&[("tenant", None)], limits)]));
-    let name = |answer: Answer<'static>| answer.statuses[0].limit.unwrap().name;
+    let name = |answer: Answer<'static>| answer.statuses[0].limit.clone().unwrap().name;
     assert_eq!(name(world.spend(1)), "narrow");
     world.spend(9);
     for _ in 0..9 {
@@ -91,7 +91,7 @@ fn a_status_is_of_the_refusing_limit_else_of_the_tightest() {
     }
     world.later(Micros::from_secs(60));
     let answer = world.spend(1);
-    assert_eq!((answer.refused, name(answer)), (true, "wide"));
+    assert_eq!((answer.refused, &*name(answer)), (true, "wide"));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_descriptor_without_a_ceiling_has_the_largest_number_left() {
 #[test]
 fn a_period_is_told_as_so_many_seconds() {
     let told = |limit: Limit| {
-        let limit = World::of(limit).spend(1).statuses[0].limit.unwrap();
+        let limit = World::of(limit).spend(1).statuses[0].limit.clone().unwrap();
         (limit.unit, limit.multiplier)
     };
     let minute = || sliding("t", 5, Unit::Minute);
@@ -128,10 +128,25 @@ fn a_period_is_told_as_so_many_seconds() {
 }
 
 #[test]
+fn odd_bytes_in_a_name_are_escaped_in_the_status() {
+    for (name, seen) in [
+        ("tenant.route/minute", "tenant.route/minute"),
+        ("50%;a,b", "50%;a,b"),
+        (r#"a"b\c"#, "a%22b%5Cc"),
+        ("a b", "a%20b"),
+        ("a\r\nset-cookie: x", "a%0D%0Aset-cookie:%20x"),
+        ("gr\u{fc}n\0\u{7f}", "gr%C3%BCn%00%7F"),
+    ] {
+        let answer = World::of(fixed(name, 5, Unit::Minute)).spend(1);
+        assert_eq!(answer.statuses[0].limit.as_ref().unwrap().name, seen);
+    }
+}
+
+#[test]
 fn numbers_too_large_for_the_wire_saturate() {
     let answer = World::of(fixed("t", 1 << 40, Unit::Year)).spend(1);
-    let status = answer.statuses[0];
-    assert_eq!(status.limit.unwrap().requests_per_unit, u32::MAX);
+    let status = &answer.statuses[0];
+    assert_eq!(status.limit.as_ref().unwrap().requests_per_unit, u32::MAX);
     assert_eq!(status.remaining, u32::MAX);
     assert_eq!(header(&answer, "RateLimit-Limit"), Some("1099511627776"));
 }
@@ -141,7 +156,7 @@ fn an_unknown_domain_passes_with_a_status_for_each_descriptor() {
     let resolved = resolve(None, &request(&[ACME, KEY]), false, NOON);
     let decision = Decision::default();
     let answer = answer(None, &resolved, &decision, 0.1);
-    assert_eq!(answer.statuses.as_slice(), [Status::default(); 2]);
+    assert_eq!(answer.statuses.as_slice(), [Status::default(), Status::default()]);
     assert_eq!(answer.metadata, None);
 }
 

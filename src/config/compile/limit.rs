@@ -8,12 +8,10 @@ use crate::config::fault::{Span, quoted};
 use crate::config::keys::nearest;
 use crate::config::raw::{At, ExcessAction, RawDescriptor, RawExcess, RawLimit};
 use crate::engine::key::Identity;
-use crate::engine::limit::{self, Algorithm, Excess, FailureMode, Limit, Numbers, Period, Plans, Unit};
+use crate::engine::limit::{self, Algorithm, Excess, Limit, Numbers, Period, Plans, Unit};
 use crate::engine::overrides::OverrideIndex;
+use crate::engine::policy::SAFETY_CEILING;
 use crate::engine::time::Micros;
-
-/// The name that the ceiling of the degraded mode answers under.
-const RESERVED: &str = "safety_ceiling";
 
 impl<'r> Compiler<'r, '_, '_> {
     /// The limits of one descriptor, in the order of the file.
@@ -89,8 +87,8 @@ impl<'r> Compiler<'r, '_, '_> {
         let excess = self.excess(raw);
         let overdraft = self.overdraft(raw, &algorithm, quota, excess.is_some());
         let name = raw.name.as_ref().map(|name| name.value.as_str());
-        if let Some(at) = raw.name.as_ref().filter(|name| name.value == RESERVED) {
-            self.error(at.span, format!("the name `{RESERVED}` is reserved"))
+        if let Some(at) = raw.name.as_ref().filter(|name| name.value == SAFETY_CEILING) {
+            self.error(at.span, format!("the name `{SAFETY_CEILING}` is reserved"))
                 .help("choose another name");
         }
         if let Some(at) = raw
@@ -127,7 +125,8 @@ impl<'r> Compiler<'r, '_, '_> {
             counts: pick(&raw.counts, &defaults.counts).map_or_else(Default::default, |at| at.value),
             overdraft,
             excess,
-            failure_mode: FailureMode::Local,
+            failure_mode: pick(&raw.failure_mode, &defaults.failure_mode)
+                .map_or_else(Default::default, |at| at.value),
             shadow,
             quota,
             replaces: replaces.iter().map(|name| name.value.as_str().into()).collect(),
@@ -151,7 +150,7 @@ impl<'r> Compiler<'r, '_, '_> {
             let Some((span, period)) = unit.or(period) else {
                 continue;
             };
-            if period.length < Micros::from_millis(1) || period.length > Micros::from_secs(3660 * 86_400) {
+            if !in_range(&period) {
                 self.error(span, "`period` is between 1ms and ten years")
                     .help("write another period");
                 return None;
@@ -350,7 +349,12 @@ pub(super) fn duration_text(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-fn period_of(duration: Duration) -> Period {
+/// Whether a period is one that budgets can be counted over.
+pub(super) fn in_range(period: &Period) -> bool {
+    (Micros::from_millis(1)..=Micros::from_secs(3_660 * 86_400)).contains(&period.length)
+}
+
+pub(super) fn period_of(duration: Duration) -> Period {
     Period {
         length: duration.into(),
         unit: None,

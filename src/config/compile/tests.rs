@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{Source, load};
 use crate::engine::descriptor::{Descriptor, Entry, Request};
-use crate::engine::limit::{Algorithm, Counts, Limit, Unit};
+use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Unit};
 use crate::engine::policy::Domain;
 use crate::engine::resolve::resolve;
 use crate::engine::time::{Micros, Timestamp};
@@ -152,6 +152,54 @@ descriptors:
         (limits[1].numbers.burst, limits[1].numbers.max_wait),
         (5, Micros::ZERO)
     );
+}
+
+#[test]
+fn a_failure_mode_is_the_limits_own_or_the_defaults_or_local() {
+    let limit = |own: &str| format!("  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1{own}}}}}\n");
+    for (defaults, own, wanted) in [
+        ("", "", FailureMode::Local),
+        ("defaults: {failure_mode: allow}\n", "", FailureMode::Allow),
+        ("", ", failure_mode: deny", FailureMode::Deny),
+        (
+            "defaults: {failure_mode: allow}\n",
+            ", failure_mode: local",
+            FailureMode::Local,
+        ),
+    ] {
+        let domain = compiled(&format!("domain: d\n{defaults}descriptors:\n{}", limit(own)));
+        assert_eq!(limits(&domain)[0].failure_mode, wanted, "{defaults}{own}");
+    }
+}
+
+#[test]
+fn the_safety_ceiling_is_a_bucket_and_by_default_the_capacity() {
+    let ceiling = |text: &str| {
+        let domain = compiled(&format!("domain: d\n{text}"));
+        domain.safety_ceiling.as_ref().map(|ceiling| {
+            let numbers = ceiling.numbers;
+            let of_a_rule = ceiling.identity.keys().len() + usize::from(ceiling.shadow || ceiling.overdraft);
+            assert_eq!((&*ceiling.label, of_a_rule), ("safety_ceiling", 0));
+            assert_eq!(ceiling.name.as_deref(), Some("safety_ceiling"));
+            assert_eq!(
+                (&ceiling.algorithm, ceiling.counts),
+                (&Algorithm::TokenBucket, Counts::Cost)
+            );
+            assert_eq!(
+                ceiling.identity.limit(),
+                format!("safety_ceiling/token_bucket/{}", ceiling.period.text)
+            );
+            (numbers.requests_per_unit, numbers.burst, ceiling.period.length.0)
+        })
+    };
+    assert_eq!(ceiling(""), None);
+    let capacity = "capacity: {unit: second, requests_per_unit: 2000}\n";
+    assert_eq!(ceiling(capacity), Some((2_000, 2_000, 1_000_000)));
+    let own = "safety_ceiling: {period: 500ms, requests_per_unit: 750, burst: 90}\n";
+    assert_eq!(ceiling(own), Some((750, 90, 500_000)));
+    assert_eq!(ceiling(&format!("{capacity}{own}")), Some((750, 90, 500_000)));
+    let unit = "safety_ceiling: {unit: minute, requests_per_unit: 60}\n";
+    assert_eq!(ceiling(unit), Some((60, 60, 60_000_000)));
 }
 
 #[test]

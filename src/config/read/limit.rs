@@ -4,7 +4,7 @@ use super::super::keys::Place;
 use super::super::raw::{Algorithm, ExcessAction, RawDescriptor, RawExcess, RawFlags, RawLimit};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
-use crate::engine::limit::Counts;
+use crate::engine::limit::{Counts, FailureMode};
 
 impl Reader<'_, '_> {
     /// `rate_limit` or `rate_limits` of a descriptor.
@@ -80,6 +80,10 @@ impl Reader<'_, '_> {
                 }
                 "overdraft" => limit.overdraft = self.boolean(&field),
                 "excess" => limit.excess = self.excess(&field),
+                "failure_mode" => {
+                    let words = FailureMode::ALL.map(|mode| (mode.name(), mode));
+                    limit.failure_mode = self.choice(&field, &words);
+                }
                 "time_zone" => limit.time_zone = self.text(&field),
                 "plan_entry" => limit.plan_entry = self.text(&field),
                 "plans" => limit.plans = self.plans(&field),

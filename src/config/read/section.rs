@@ -1,29 +1,28 @@
-//! The sections beside `descriptors`: capacity, expected callers, costs, response, overrides; and addresses.
+//! The sections beside `descriptors`: capacity and ceiling, expected callers, costs, response, overrides; and addresses.
 
 use super::super::keys::Place;
-use super::super::raw::{Expected, HeaderStyle, RawAddress, RawCapacity, RawCosts, RawOverride, RawResponse};
+use super::super::raw::{Expected, HeaderStyle, RawAddress, RawCosts, RawOverride, RawRate, RawResponse};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
 use crate::engine::response::Body;
 
 impl Reader<'_, '_> {
-    pub(super) fn capacity(&mut self, field: &Field<'_>) -> Option<RawCapacity> {
+    /// `capacity` or `safety_ceiling`: the place says which keys it may have.
+    pub(super) fn rate(&mut self, field: &Field<'_>, place: Place) -> Option<RawRate> {
         self.map(field)?;
-        let (unit, period, requests_per_unit) = (None, None, None);
-        let mut capacity = RawCapacity {
+        let mut rate = RawRate {
             span: field.value.span,
-            unit,
-            period,
-            requests_per_unit,
+            ..RawRate::default()
         };
-        for field in self.fields(field.value, Place::Capacity) {
+        for field in self.fields(field.value, place) {
             match field.name {
-                "unit" => capacity.unit = self.unit(&field),
-                "period" => capacity.period = self.duration(&field),
-                _ => capacity.requests_per_unit = self.integer(&field),
+                "unit" => rate.unit = self.unit(&field),
+                "period" => rate.period = self.duration(&field),
+                "burst" => rate.burst = self.integer(&field),
+                _ => rate.requests_per_unit = self.integer(&field),
             }
         }
-        Some(capacity)
+        Some(rate)
     }
 
     pub(super) fn expected(&mut self, field: &Field<'_>) -> Vec<(At<String>, Expected)> {

@@ -221,7 +221,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn no_value(&mut self, field: &Field<'_>) {
+    pub(super) fn no_value(&mut self, field: &Field<'_>) {
         let message = format!("{} has no value", self.called(field));
         self.error(field.key, message)
             .help("write a value, or take the key out");

@@ -119,7 +119,7 @@ fn an_answer_is_written_field_by_field() {
                     requests_per_unit: 5,
                     unit: Some(Unit::Second),
                     multiplier: Some(30),
-                    name: "tenant",
+                    name: "tenant".into(),
                 }),
                 remaining: 2,
                 reset_seconds: Some(13),
@@ -168,18 +168,18 @@ fn every_unit_has_its_number_on_the_wire() {
             requests_per_unit: 1,
             unit: Some(unit),
             multiplier: None,
-            name: "",
+            name: "".into(),
         };
-        RateLimit::from(limit).unit
+        RateLimit::from(&limit).unit
     });
     assert_eq!(units, [1, 2, 3, 4, 7, 5, 6]);
     let none = CurrentLimit {
         requests_per_unit: 1,
         unit: None,
         multiplier: None,
-        name: "",
+        name: "".into(),
     };
-    assert_eq!(RateLimit::from(none).unit, 0);
+    assert_eq!(RateLimit::from(&none).unit, 0);
 }
 
 #[test]
