@@ -4,3 +4,4 @@
 pub(crate) mod envoy;
 pub(crate) mod model;
 pub(crate) mod policy;
+pub(crate) mod redis;

@@ -1,0 +1,228 @@
+//! The client of Redis against real servers that are killed, frozen, restarted and demoted.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod support;
+
+use std::time::Duration;
+
+use cota::clock::Stopwatch;
+use cota::store::redis::{CallError, Client, Fate, Kind, TlsFiles};
+use redis::Value;
+use support::redis::{PATIENCE, Server};
+use tokio::task::JoinSet;
+
+/// Counts what it did, so that a call that was done twice shows.
+const SCRIPT: &str = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
+
+const WITHIN: Duration = Duration::from_millis(50);
+/// What the machine may add to a limit of time: two busy cores and a debug build.
+const GRACE: Duration = Duration::from_millis(10);
+/// Within which a server that is back must be used.
+const BACK: Duration = Duration::from_secs(1);
+
+fn client(url: &str) -> Client {
+    Client::start(url.parse().unwrap(), TlsFiles::default(), SCRIPT).unwrap()
+}
+
+async fn add(client: &Client, key: &str) -> Result<i64, CallError> {
+    let value = client.call(key.as_bytes(), &[b"1"], WITHIN).await?;
+    match value {
+        Value::Int(count) => Ok(count),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Calls until one succeeds, and says how long that took. The errors on the way go to `see`.
+async fn recovers(client: &Client, key: &str, mut see: impl FnMut(CallError)) -> Duration {
+    let watch = Stopwatch::start();
+    loop {
+        match add(client, key).await {
+            Ok(_) => return watch.elapsed(),
+            Err(error) => see(error),
+        }
+        assert!(watch.elapsed() < PATIENCE, "{:?}", client.shards());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Calls until one fails in this way.
+async fn fails_with(client: &Client, key: &str, kind: Kind) -> CallError {
+    let watch = Stopwatch::start();
+    loop {
+        match add(client, key).await {
+            Err(error) if error.kind == kind => return error,
+            _ => {}
+        }
+        assert!(watch.elapsed() < PATIENCE, "{:?}", client.shards());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_script_is_brought_to_a_server_that_does_not_know_it() {
+    let server = Server::start(&[]);
+    let client = client(&server.url());
+    assert_eq!(add(&client, "a").await, Ok(1));
+    assert_eq!(add(&client, "a").await, Ok(2));
+    server.ask(&["SCRIPT", "FLUSH"]);
+    assert_eq!(add(&client, "a").await, Ok(3));
+    assert!(client.shards()[0].up);
+    let mut get = redis::cmd("GET");
+    get.arg("a");
+    let held = client.command(b"a", &get, WITHIN).await.unwrap();
+    assert_eq!(held, Value::BulkString(b"3".to_vec()));
+    let stats = server.text(&["INFO", "commandstats"]);
+    for word in [
+        "cmdstat_hello",
+        "cmdstat_client",
+        "cmdstat_select",
+        "cmdstat_script|load",
+    ] {
+        assert!(!stats.contains(word), "{stats}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_is_left_alone_and_found_again() {
+    let mut server = Server::start(&[]);
+    let client = client(&server.url());
+    add(&client, "a").await.unwrap();
+    for outage in [Duration::ZERO, Duration::from_secs(3)] {
+        server.kill();
+        let error = fails_with(&client, "a", Kind::Refused).await;
+        assert_eq!(error.fate(), Fate::NotDone);
+        let down = Stopwatch::start();
+        while down.elapsed() < outage {
+            let watch = Stopwatch::start();
+            add(&client, "a").await.unwrap_err();
+            assert!(watch.elapsed() < GRACE, "{:?}", watch.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let shard = client.shards().remove(0);
+        assert!(!shard.up && shard.error.is_some(), "{shard:?}");
+        server.restart();
+        let took = recovers(&client, "a", |_| {}).await;
+        assert!(took < BACK, "{took:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_comes_late_is_found() {
+    let mut server = Server::absent(&[]);
+    let client = client(&server.url());
+    let error = add(&client, "a").await.unwrap_err();
+    assert_eq!((error.kind, error.fate()), (Kind::Refused, Fate::NotDone));
+    let mut changes = client.changes();
+    changes.borrow_and_update();
+    server.restart();
+    assert!(recovers(&client, "a", |_| {}).await < BACK);
+    assert!(changes.has_changed().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_costs_a_few_timeouts() {
+    let server = Server::start(&[]);
+    let client = client(&server.url());
+    add(&client, "a").await.unwrap();
+    server.freeze();
+    let (mut timeouts, frozen) = (0, Stopwatch::start());
+    while frozen.elapsed() < Duration::from_secs(2) {
+        let watch = Stopwatch::start();
+        let error = add(&client, "a").await.unwrap_err();
+        assert!(watch.elapsed() < WITHIN + GRACE, "{:?}", watch.elapsed());
+        timeouts += u32::from(error.kind == Kind::Timeout);
+        if error.kind == Kind::Refused {
+            assert!(watch.elapsed() < GRACE, "{:?}", watch.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(timeouts, 3);
+    server.thaw();
+    let took = recovers(&client, "a", |_| {}).await;
+    assert!(took < BACK, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_are_bounded() {
+    let server = Server::start(&[]);
+    let client = client(&server.url());
+    add(&client, "a").await.unwrap();
+    server.freeze();
+    let mut calls = JoinSet::new();
+    for _ in 0..5_000 {
+        let client = client.clone();
+        calls.spawn(async move { client.call(b"a", &[b"1"], Duration::from_millis(500)).await });
+    }
+    let results = calls.join_all().await;
+    let of = |kind| {
+        results
+            .iter()
+            .filter(|result| result.as_ref().unwrap_err().kind == kind)
+            .count()
+    };
+    assert_eq!(of(Kind::Overloaded), 5_000 - 4_096);
+    assert_eq!(of(Kind::Timeout) + of(Kind::Disconnected), 4_096);
+    server.thaw();
+    assert!(recovers(&client, "a", |_| {}).await < BACK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_became_a_replica_says_so_until_it_is_none() {
+    let (primary, server) = (Server::start(&[]), Server::start(&[]));
+    let client = client(&server.url());
+    add(&client, "a").await.unwrap();
+    server.ask(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
+    let error = fails_with(&client, "a", Kind::ReadOnly).await;
+    assert_eq!(error.fate(), Fate::NotDone);
+    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    let took = recovers(&client, "a", |_| {}).await;
+    assert!(took < BACK, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_load_scripts_may_call_them() {
+    let server = Server::start(&[]);
+    let rights = "ACL SETUSER app on >s3cret ~* +@all -script -client -hello -info -select -ping -cluster";
+    server.ask(&rights.split(' ').collect::<Vec<_>>());
+    server.ask(&["CONFIG", "SET", "requirepass", "other"]);
+    let client = client(&format!("redis://app:s3cret@{}", server.address()));
+    assert_eq!(add(&client, "a").await, Ok(1));
+    assert_eq!(add(&client, "a").await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_named_and_a_new_one_read_from_the_file() {
+    let server = Server::start(&["--requirepass", "right"]).with_admin("default", "right");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store");
+    std::fs::write(&file, format!("redis://:wrong@{}", server.address())).unwrap();
+    let target = cota::store::redis::Target::from_file(&file).unwrap();
+    let client = Client::start(target, TlsFiles::default(), SCRIPT).unwrap();
+    fails_with(&client, "a", Kind::Refused).await;
+    let said = client.shards().remove(0).error.unwrap();
+    assert!(
+        said.starts_with("WRONGPASS") && !said.contains("wrong@"),
+        "{said}"
+    );
+    std::fs::write(&file, format!("redis://:right@{}", server.address())).unwrap();
+    assert!(recovers(&client, "a", |_| {}).await < BACK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_is_the_one_that_was_asked_for() {
+    let server = Server::start(&[]);
+    let client = client(&format!("{}/7", server.url()));
+    add(&client, "a").await.unwrap();
+    assert!(server.text(&["INFO", "keyspace"]).contains("db7:keys=1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_memory_did_nothing() {
+    let server = Server::start(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let client = client(&server.url());
+    let error = add(&client, "a").await.unwrap_err();
+    assert_eq!((error.kind, error.fate()), (Kind::Oom, Fate::NotDone));
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(add(&client, "a").await, Ok(1));
+}

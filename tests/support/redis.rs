@@ -1,0 +1,314 @@
+//! Real Redis servers on free ports of 127.0.0.1, each with a folder of its own, gone with the test.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use cota::clock::Stopwatch;
+use redis::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that should happen at once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server. It keeps its port when it is stopped and started again, but no data.
+pub(crate) struct Server {
+    pub(crate) port: u16,
+    binary: &'static str,
+    options: Vec<String>,
+    folder: TempDir,
+    child: Option<Child>,
+    admin: Option<(String, String)>,
+}
+
+impl Server {
+    /// A server of its own, with these options beside the usual ones.
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let mut server = Self::absent(options);
+        server.restart();
+        server
+    }
+
+    /// A server that is yet to be started.
+    pub(crate) fn absent(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            port: free_port(),
+            binary: "redis-server",
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+            folder,
+            child: None,
+            admin: None,
+        }
+    }
+
+    /// A sentinel that watches `master` under the name `budgets` and calls it gone after half a second.
+    pub(crate) fn sentinel(master: &Self, quorum: usize) -> Self {
+        let mut server = Self::absent(&[]);
+        let text = format!(
+            "port {}\ndir {}\nsentinel monitor budgets 127.0.0.1 {} {quorum}\n\
+             sentinel down-after-milliseconds budgets 500\nsentinel failover-timeout budgets 2000\n",
+            server.port,
+            server.folder.path().display(),
+            master.port
+        );
+        let file = server.folder.path().join("sentinel.conf");
+        std::fs::write(&file, text).unwrap();
+        server.binary = "redis-sentinel";
+        server.options = vec![file.display().to_string()];
+        server.restart();
+        server
+    }
+
+    /// What the test's own commands say who they are.
+    pub(crate) fn with_admin(mut self, user: &str, password: &str) -> Self {
+        self.admin = Some((user.to_owned(), password.to_owned()));
+        self
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Starts it, on the port it had.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        let mut command = Command::new(self.binary);
+        if self.binary == "redis-server" {
+            let port = self.port.to_string();
+            command
+                .args([
+                    "--port",
+                    &port,
+                    "--bind",
+                    "127.0.0.1",
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                ])
+                .args(["--dir", &self.folder.path().display().to_string()]);
+        }
+        let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
+        let child = command
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().unwrap())
+            .stdout(log)
+            .spawn();
+        self.child = Some(child.expect("redis-server cannot be started: run `make setup`"));
+        let mut problem = String::new();
+        await_that("the server answers", || {
+            if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
+                let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                panic!("redis-server ended with {status}:\n{log}");
+            }
+            match self.try_ask(&["PING"]) {
+                // Whatever it says, it is there.
+                Ok(_) => true,
+                Err(error) if error.is_io_error() => {
+                    problem = error.to_string();
+                    false
+                }
+                Err(_) => true,
+            }
+        });
+    }
+
+    /// Kills it without notice.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+
+    /// Stops it in its tracks: connections stay open, nothing is answered.
+    pub(crate) fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.child.as_ref().expect("it was started").id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// The answer to a command, which must not be an error.
+    pub(crate) fn ask(&self, command: &[&str]) -> Value {
+        self.try_ask(command)
+            .unwrap_or_else(|error| panic!("{command:?} at {}: {error}", self.port))
+    }
+
+    /// The same as text, for answers that are one.
+    pub(crate) fn text(&self, command: &[&str]) -> String {
+        redis::from_redis_value(self.ask(command)).unwrap()
+    }
+
+    fn try_ask(&self, command: &[&str]) -> redis::RedisResult<Value> {
+        let login = match &self.admin {
+            Some((user, password)) => format!("{user}:{password}@"),
+            None => String::new(),
+        };
+        let client = redis::Client::open(format!("redis://{login}{}", self.address()))?;
+        let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        let mut cmd = redis::Cmd::new();
+        for arg in command {
+            cmd.arg(*arg);
+        }
+        cmd.query(&mut connection)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Six servers, three of them primaries with a replica each, that hold a failed primary for gone after a second.
+pub(crate) struct Cluster {
+    pub(crate) servers: Vec<Server>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Self {
+        let servers: Vec<_> = (0..6)
+            .map(|_| {
+                let bus = free_port().to_string();
+                Server::start(&[
+                    "--cluster-enabled",
+                    "yes",
+                    "--cluster-port",
+                    &bus,
+                    "--cluster-node-timeout",
+                    "1000",
+                    "--cluster-require-full-coverage",
+                    "no",
+                    "--repl-diskless-sync-delay",
+                    "0",
+                ])
+            })
+            .collect();
+        let cluster = Self { servers };
+        let mut command = Command::new("redis-cli");
+        command.args(["--cluster", "create"]);
+        command.args(cluster.servers.iter().map(|server| server.address().to_string()));
+        command.args(["--cluster-replicas", "1", "--cluster-yes"]);
+        let made = command
+            .output()
+            .expect("redis-cli cannot be started: run `make setup`");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
+        cluster.settle();
+        cluster
+    }
+
+    /// Waits until every node that runs agrees that all slots are served, and each has a replica in step.
+    pub(crate) fn settle(&self) {
+        await_that("the cluster is whole", || {
+            self.servers.iter().all(|server| {
+                let info = server.text(&["CLUSTER", "INFO"]);
+                let replication = server.text(&["INFO", "replication"]);
+                info.contains("cluster_state:ok")
+                    && info.contains("cluster_slots_ok:16384")
+                    && info.contains("cluster_size:3")
+                    && (replication.contains("master_link_status:up") || replication.contains("state=online"))
+            })
+        });
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!(
+            "redis-cluster://{},{}",
+            self.servers[0].address(),
+            self.servers[1].address()
+        )
+    }
+
+    /// The server that serves a slot now, in the eyes of `asked`, and one of its replicas.
+    pub(crate) fn serving(&self, slot: u16, asked: usize) -> (usize, usize) {
+        let rows: Vec<(u16, u16, (String, u16, String), (String, u16, String))> = redis::from_redis_value(
+            // Without the metadata that ends every node since version 7.
+            strip(self.servers[asked].ask(&["CLUSTER", "SLOTS"])),
+        )
+        .unwrap();
+        let row = rows
+            .into_iter()
+            .find(|(first, last, ..)| (*first..=*last).contains(&slot))
+            .expect("a slot that is served");
+        let index = |port| {
+            self.servers
+                .iter()
+                .position(|server| server.port == port)
+                .unwrap()
+        };
+        (index(row.2.1), index(row.3.1))
+    }
+
+    pub(crate) fn id(&self, server: usize) -> String {
+        self.servers[server].text(&["CLUSTER", "MYID"])
+    }
+}
+
+fn strip(rows: Value) -> Value {
+    let Value::Array(rows) = rows else { return rows };
+    Value::Array(
+        rows.into_iter()
+            .map(|row| match row {
+                Value::Array(row) => Value::Array(
+                    row.into_iter()
+                        .take(4)
+                        .map(|node| match node {
+                            Value::Array(mut node) => {
+                                node.truncate(3);
+                                Value::Array(node)
+                            }
+                            other => other,
+                        })
+                        .collect(),
+                ),
+                other => other,
+            })
+            .collect(),
+    )
+}
+
+/// Polls until something holds; fails the test when it does not for too long.
+pub(crate) fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
+    let watch = Stopwatch::start();
+    while !holds() {
+        assert!(watch.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
