@@ -228,13 +228,18 @@ impl Cluster {
 
     /// Waits until every node that runs agrees that all slots are served, and each has a replica in step.
     pub(crate) fn settle(&self) {
+        let replicated = |row: &Value| matches!(row, Value::Array(row) if row.len() == 4);
         await_that("the cluster is whole", || {
             self.servers.iter().all(|server| {
+                let Value::Array(rows) = server.ask(&["CLUSTER", "SLOTS"]) else {
+                    return false;
+                };
                 let info = server.text(&["CLUSTER", "INFO"]);
                 let replication = server.text(&["INFO", "replication"]);
                 info.contains("cluster_state:ok")
                     && info.contains("cluster_slots_ok:16384")
                     && info.contains("cluster_size:3")
+                    && rows.iter().all(replicated)
                     && (replication.contains("master_link_status:up") || replication.contains("state=online"))
             })
         });
@@ -248,52 +253,44 @@ impl Cluster {
         )
     }
 
-    /// The server that serves a slot now, in the eyes of `asked`, and one of its replicas.
+    /// The server that serves a slot now and its first replica, in the eyes of `asked`.
     pub(crate) fn serving(&self, slot: u16, asked: usize) -> (usize, usize) {
-        let rows: Vec<(u16, u16, (String, u16, String), (String, u16, String))> = redis::from_redis_value(
-            // Without the metadata that ends every node since version 7.
-            strip(self.servers[asked].ask(&["CLUSTER", "SLOTS"])),
-        )
-        .unwrap();
-        let row = rows
-            .into_iter()
-            .find(|(first, last, ..)| (*first..=*last).contains(&slot))
-            .expect("a slot that is served");
-        let index = |port| {
-            self.servers
-                .iter()
-                .position(|server| server.port == port)
-                .unwrap()
+        let nodes = self.row(slot, asked);
+        (nodes[0], nodes[1])
+    }
+
+    /// The same without the replica, which may be missing.
+    pub(crate) fn serving_of(&self, slot: u16, asked: usize) -> usize {
+        self.row(slot, asked)[0]
+    }
+
+    fn row(&self, slot: u16, asked: usize) -> Vec<usize> {
+        let Value::Array(rows) = self.servers[asked].ask(&["CLUSTER", "SLOTS"]) else {
+            panic!("CLUSTER SLOTS answers with rows");
         };
-        (index(row.2.1), index(row.3.1))
+        let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).unwrap();
+        for row in rows {
+            let Value::Array(row) = row else { continue };
+            if (number(&row[0])..=number(&row[1])).contains(&slot) {
+                let port = |node: &Value| match node {
+                    Value::Array(node) => number(&node[1]),
+                    other => panic!("{other:?}"),
+                };
+                let index = |port| {
+                    self.servers
+                        .iter()
+                        .position(|server| server.port == port)
+                        .unwrap()
+                };
+                return row[2..].iter().map(port).map(index).collect();
+            }
+        }
+        panic!("nobody serves slot {slot}");
     }
 
     pub(crate) fn id(&self, server: usize) -> String {
         self.servers[server].text(&["CLUSTER", "MYID"])
     }
-}
-
-fn strip(rows: Value) -> Value {
-    let Value::Array(rows) = rows else { return rows };
-    Value::Array(
-        rows.into_iter()
-            .map(|row| match row {
-                Value::Array(row) => Value::Array(
-                    row.into_iter()
-                        .take(4)
-                        .map(|node| match node {
-                            Value::Array(mut node) => {
-                                node.truncate(3);
-                                Value::Array(node)
-                            }
-                            other => other,
-                        })
-                        .collect(),
-                ),
-                other => other,
-            })
-            .collect(),
-    )
 }
 
 /// Polls until something holds; fails the test when it does not for too long.
