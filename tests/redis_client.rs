@@ -11,7 +11,8 @@ use std::time::Duration;
 use cota::clock::Stopwatch;
 use cota::store::redis::{CallError, Client, Fate, Kind, TlsFiles};
 use redis::Value;
-use support::redis::{Cluster, PATIENCE, Server, await_that};
+use support::certificates::Authority;
+use support::redis::{Cluster, PATIENCE, Server, await_that, free_port};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Counts what it did, so that a call that was done twice shows.
@@ -394,4 +395,105 @@ async fn a_cluster_is_followed_wherever_it_goes() {
         "{:?}",
         client.shards()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_are_asked_for_the_new_master() {
+    let mut primary = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+    tokio::task::block_in_place(|| {
+        await_that("the replica is in step", || {
+            primary.text(&["INFO", "replication"]).contains("state=online")
+        });
+    });
+    let sentinel = Server::sentinel(&primary, 1);
+    let nobody = Server::absent(&[]);
+    let master = |name| {
+        format!(
+            "redis-sentinel://{},{}/{name}",
+            nobody.address(),
+            sentinel.address()
+        )
+    };
+    let client = client(&master("budgets"));
+    assert_eq!(add(&client, "a").await, Ok(1));
+    tokio::task::block_in_place(|| {
+        await_that("the replica is known", || {
+            sentinel.text(&["INFO", "sentinel"]).contains("slaves=1")
+        });
+    });
+
+    primary.kill();
+    fails_with(&client, "a", Kind::Refused).await;
+    tokio::task::block_in_place(|| {
+        await_that("the replica takes over", || {
+            replica.text(&["INFO", "replication"]).contains("role:master")
+        });
+    });
+    let took = recovers(&client, "a", |_| {}).await;
+    assert!(took < BACK, "{took:?}");
+    assert_eq!(client.shards()[0].address, replica.address().to_string());
+
+    let stranger = self::client(&master("nonsense"));
+    fails_with(&stranger, "a", Kind::Refused).await;
+    let said = stranger.shards().remove(0).error.unwrap();
+    assert!(
+        said.contains("knows no master of that name") || said.contains("refused"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_sides_prove_who_they_are() {
+    let authority = Authority::new();
+    let (cert, key) = authority.issue("server", "127.0.0.1");
+    let port = free_port().to_string();
+    let ca = authority.path("ca.pem");
+    let _server = Server::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        cert.to_str().unwrap(),
+        "--tls-key-file",
+        key.to_str().unwrap(),
+        "--tls-ca-cert-file",
+        ca.to_str().unwrap(),
+    ]);
+    let start = |files: TlsFiles| {
+        let target = format!("rediss://127.0.0.1:{port}").parse().unwrap();
+        Client::start(target, files, SCRIPT).unwrap()
+    };
+    let (cert, key) = authority.issue("client", "client");
+    let ours = TlsFiles {
+        ca: Some(ca.clone()),
+        cert: Some(cert),
+        key: Some(key),
+    };
+    assert!(recovers(&start(ours.clone()), "a", |_| {}).await < BACK);
+
+    for (files, said) in [
+        (
+            TlsFiles {
+                ca: None,
+                ..ours.clone()
+            },
+            "UnknownIssuer",
+        ),
+        (
+            TlsFiles {
+                ca: Some(ca),
+                ..TlsFiles::default()
+            },
+            "",
+        ),
+    ] {
+        let client = start(files);
+        fails_with(&client, "a", Kind::Refused).await;
+        let error = client.shards().remove(0).error.unwrap();
+        assert!(error.contains(said), "{error}");
+    }
+    let half = TlsFiles { key: None, ..ours };
+    let target = format!("rediss://127.0.0.1:{port}").parse().unwrap();
+    let fault = Client::start(target, half, SCRIPT).unwrap_err().to_string();
+    assert_eq!(fault, "a certificate and its key must be given together");
 }

@@ -18,7 +18,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// A server. It keeps its port when it is stopped and started again, but no data.
 pub(crate) struct Server {
     pub(crate) port: u16,
-    binary: &'static str,
     options: Vec<String>,
     folder: TempDir,
     child: Option<Child>,
@@ -38,7 +37,6 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         Self {
             port: free_port(),
-            binary: "redis-server",
             options: options.iter().map(|&option| option.to_owned()).collect(),
             folder,
             child: None,
@@ -58,8 +56,7 @@ impl Server {
         );
         let file = server.folder.path().join("sentinel.conf");
         std::fs::write(&file, text).unwrap();
-        server.binary = "redis-sentinel";
-        server.options = vec![file.display().to_string()];
+        server.options = vec![file.display().to_string(), "--sentinel".to_owned()];
         server.restart();
         server
     }
@@ -85,8 +82,8 @@ impl Server {
     /// Starts it, on the port it had.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        let mut command = Command::new(self.binary);
-        if self.binary == "redis-server" {
+        let mut command = Command::new("redis-server");
+        if !self.options.contains(&"--sentinel".to_owned()) {
             let port = self.port.to_string();
             command
                 .args([
@@ -302,7 +299,7 @@ pub(crate) fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
