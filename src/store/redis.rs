@@ -1,7 +1,10 @@
 //! Budgets in Redis or Valkey.
 
+mod ask;
+mod breaker;
 mod client;
 mod error;
+mod keeper;
 mod link;
 mod node;
 mod slots;
