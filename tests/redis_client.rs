@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cota::clock::Stopwatch;
@@ -12,7 +14,9 @@ use redis::Value;
 use support::calls::{BACK, GRACE, SCRIPT, WITHIN, add, client, fails_with, recovers};
 use support::certificates::Authority;
 use support::proxy::Proxy;
-use support::redis::{PATIENCE, Server, free_port};
+use support::redis::{PATIENCE, Server, await_that, free_port};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,6 +154,43 @@ async fn a_slow_way_is_a_dead_one() {
         let took = recovers(&client, "a", |_| {}).await;
         assert!(took < BACK, "{took:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_answers_for_a_dead_server_gets_a_call_now_and_then() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let alive = Arc::<AtomicBool>::default();
+    let answers = Arc::clone(&alive);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let answers = Arc::clone(&answers);
+            tokio::spawn(async move {
+                let mut buffer = [0; 4_096];
+                while let Ok(read @ 1..) = client.read(&mut buffer).await {
+                    let ping = buffer[..read].windows(4).any(|word| word == b"PING");
+                    if ping || answers.load(Ordering::Relaxed) {
+                        client
+                            .write_all(if ping { b"+PONG\r\n" } else { b":1\r\n" })
+                            .await
+                            .unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let client = client(&format!("redis://{address}"));
+    let (mut timeouts, watch) = (0, Stopwatch::start());
+    while watch.elapsed() < Duration::from_secs(2) {
+        timeouts += u32::from(add(&client, "a").await.unwrap_err().kind == Kind::Timeout);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // One every 100 ms, after the first three.
+    assert!((5..=3 + 20).contains(&timeouts), "{timeouts}");
+    alive.store(true, Ordering::Relaxed);
+    let took = recovers(&client, "a", |_| {}).await;
+    assert!(took < BACK, "{took:?}");
+    tokio::task::block_in_place(|| await_that("it is trusted again", || client.shards()[0].up));
 }
 
 #[tokio::test(flavor = "multi_thread")]

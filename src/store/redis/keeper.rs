@@ -219,6 +219,7 @@ impl Keeper {
         self.replace.store(false, Ordering::Relaxed);
         self.enter(if suspect { Phase::Trial } else { Phase::Up }, None);
         let end = self.watch(&link).await;
+        let trusted = self.phase() == Phase::Up;
         self.link.store(None);
         let (stuck, text) = match end {
             End::Lost => (false, "the connection ended"),
@@ -234,7 +235,8 @@ impl Keeper {
         };
         self.enter(next, Some(text.into()));
         link.retire();
-        if brief {
+        // One that never proved itself is not followed by another at once: each costs callers a few timeouts.
+        if brief || !trusted {
             sleep(jittered(PAUSE)).await;
         }
         stuck
@@ -249,7 +251,11 @@ impl Keeper {
                 () = self.wake.notified() => {}
                 () = sleep(if proven { IDLE } else { PAUSE }) => {
                     let alive = if proven {
-                        self.answered.swap(false, Ordering::Relaxed) || self.alive(link, IDLE_ANSWER).await
+                        self.answered.swap(false, Ordering::Relaxed) || tokio::select! {
+                            alive = self.alive(link, IDLE_ANSWER) => alive,
+                            // Calls were quicker to find out.
+                            () = self.wake.notified() => true,
+                        }
                     } else if link.breaker.idle_since(looked) {
                         // Nobody calls: its own word must do.
                         if self.alive(link, self.patience()).await {
