@@ -7,8 +7,11 @@ use crate::engine::decision::{Decision, Evaluation};
 use crate::engine::resolve::Resolved;
 use crate::engine::time::{Micros, Timestamp};
 
+mod ask;
+mod breaker;
 mod client;
 mod error;
+mod keeper;
 mod key;
 mod link;
 mod node;

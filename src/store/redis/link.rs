@@ -1,9 +1,9 @@
-//! One connection to a node, from dialing to its end, and the breaker that watches its answers.
+//! One connection to a server, from dialing to its end.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+use super::breaker::Breaker;
 use super::error::{Kind, Reply, shown};
 use super::target::{Address, Credentials, Target};
 use super::tls::{BadTls, TlsFiles};
@@ -55,19 +56,6 @@ struct State {
     ended: AtomicBool,
     end: Notify,
 }
-
-/// Whether calls pass.
-pub(super) struct Breaker {
-    /// Timeouts since the last answer.
-    streak: AtomicU32,
-    /// [`FREE`], [`SHUT`], or when (ms) the next call may try.
-    gate: AtomicU64,
-}
-
-const FREE: u64 = 0;
-const SHUT: u64 = u64::MAX;
-const TIMEOUTS: u32 = 3;
-const TRIAL_EVERY_MS: u64 = 100;
 
 // === impl Dialer ===
 
@@ -230,6 +218,13 @@ impl Link {
         answers.map(last).map_err(Trouble::new)
     }
 
+    /// Ends it. Whoever still waits for an answer learns at once that none will come.
+    pub(super) fn retire(&self) {
+        self.driver.abort();
+        self.state.ended.store(true, Ordering::Release);
+        self.state.end.notify_one();
+    }
+
     async fn expect(&self, cmd: &Cmd) -> Result<(), Trouble> {
         match self.send(cmd).await? {
             Reply::Error(Kind::Denied, text) => Err(Trouble::denied(text)),
@@ -254,85 +249,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Whoever still waits for an answer learns at once that none will come.
     fn drop(&mut self) {
         self.retire();
-    }
-}
-
-impl Link {
-    pub(super) fn retire(&self) {
-        self.driver.abort();
-        self.state.ended.store(true, Ordering::Release);
-        self.state.end.notify_one();
-    }
-}
-
-// === impl Breaker ===
-
-impl Default for Breaker {
-    fn default() -> Self {
-        Self {
-            streak: AtomicU32::new(0),
-            gate: AtomicU64::new(FREE),
-        }
-    }
-}
-
-impl Breaker {
-    /// Lets one call through at once, and one every 100 ms until one succeeds.
-    pub(super) fn suspect(&self, now_ms: u64) {
-        self.gate.store(now_ms.max(1), Ordering::Relaxed);
-    }
-
-    /// Whether a call may pass now.
-    pub(super) fn pass(&self, now_ms: impl FnOnce() -> u64) -> bool {
-        let gate = self.gate.load(Ordering::Relaxed);
-        if gate == FREE || gate == SHUT {
-            return gate == FREE;
-        }
-        let now = now_ms();
-        let next = now + TRIAL_EVERY_MS;
-        now >= gate
-            && self
-                .gate
-                .compare_exchange(gate, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    }
-
-    /// Whether all calls pass.
-    pub(super) fn free(&self) -> bool {
-        self.gate.load(Ordering::Relaxed) == FREE
-    }
-
-    /// An answer came. True if it ends the suspicion.
-    pub(super) fn answered(&self) -> bool {
-        if self.streak.load(Ordering::Relaxed) != 0 {
-            self.streak.store(0, Ordering::Relaxed);
-        }
-        let gate = self.gate.load(Ordering::Relaxed);
-        gate != FREE
-            && gate != SHUT
-            && self
-                .gate
-                .compare_exchange(gate, FREE, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    }
-
-    /// No answer came in time. True if it was one too many.
-    pub(super) fn timed_out(&self) -> bool {
-        self.streak.fetch_add(1, Ordering::Relaxed) + 1 >= TIMEOUTS
-            && self.gate.swap(SHUT, Ordering::Relaxed) != SHUT
-    }
-
-    /// Whether it is too late for this connection.
-    pub(super) fn shut(&self) -> bool {
-        self.gate.load(Ordering::Relaxed) == SHUT
-    }
-
-    /// Whether calls are let through one by one, and the last of them was let through before this moment.
-    pub(super) fn idle_since(&self, moment_ms: u64) -> bool {
-        let gate = self.gate.load(Ordering::Relaxed);
-        gate != FREE && gate != SHUT && gate <= moment_ms
     }
 }

@@ -10,15 +10,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use redis::{Value, cmd};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::error::{Kind, Reply};
+use super::ask;
 use super::link::{Dialer, Trouble};
-use super::node::{Events, Node, ShardId, ShardState, Trail};
+use super::node::{Events, Node, ShardId, ShardState};
 use super::slots::{self, Range, SLOTS};
 use super::target::{Address, Target, Topology};
 
@@ -26,8 +25,6 @@ use super::target::{Address, Target, Topology};
 const AMISS: Duration = Duration::from_millis(250);
 const AT_MOST: Duration = Duration::from_millis(50);
 const ANYWAY: Duration = Duration::from_secs(5);
-/// For one node to say what it knows.
-const ASK: Duration = Duration::from_millis(250);
 /// How many strangers are asked at once.
 const ABREAST: usize = 4;
 /// How many addresses are remembered; a cluster has at most a thousand nodes.
@@ -47,7 +44,9 @@ pub(super) struct Servers {
 #[derive(Default)]
 struct Registry {
     nodes: HashMap<Address, Arc<Node>>,
+    /// A node that is let go and comes back is the same shard.
     ids: HashMap<Address, ShardId>,
+    next_id: u32,
     /// Addresses that may be asked, the newest last; the given ones stay.
     known: Vec<Address>,
     trouble: Option<Box<str>>,
@@ -189,18 +188,21 @@ impl Servers {
         let mut nodes = self.nodes();
         fastrand::shuffle(&mut nodes);
         for node in nodes.iter().filter(|node| node.up()) {
-            if let Ok(ranges) = ask_node(node).await {
+            if let Ok(ranges) = ask::node(node).await {
                 self.set_cluster(&ranges);
                 return Ok(());
             }
         }
+        // Those that were given first: an address that was learned may have become somebody else's.
         let mut known = self.registry.lock().known.clone();
-        fastrand::shuffle(&mut known);
+        let (seeds, learned) = known.split_at_mut(self.target.seeds().len());
+        fastrand::shuffle(seeds);
+        learned.reverse();
         let mut last = Trouble::new("no node is known");
-        for addresses in known.chunks(ABREAST) {
+        for addresses in seeds.chunks(ABREAST).chain(learned.chunks(ABREAST)) {
             let mut asking = JoinSet::new();
             for address in addresses {
-                asking.spawn(ask_stranger(Arc::clone(&self.dialer), address.clone()));
+                asking.spawn(ask::stranger(Arc::clone(&self.dialer), address.clone()));
             }
             while let Some(answer) = asking.join_next().await {
                 match answer.unwrap_or_else(|died| Err(Trouble::new(died))) {
@@ -240,20 +242,23 @@ impl Servers {
         let down = self.nodes().first().filter(|node| !node.up()).cloned();
         let mut asking = JoinSet::new();
         for sentinel in sentinels {
-            asking.spawn(ask_sentinel(
+            asking.spawn(ask::sentinel(
                 Arc::clone(&self.dialer),
                 sentinel.clone(),
                 master.to_owned(),
             ));
         }
         let mut last = Trouble::new("no sentinel is known");
-        let mut same = None;
-        while let Some(answer) = asking.join_next().await {
+        let mut same = false;
+        loop {
+            // One that is frozen is not waited for when another has answered.
+            let limit = if same { ask::ANSWER } else { Duration::MAX };
+            let Ok(Some(answer)) = timeout(limit, asking.join_next()).await else {
+                break;
+            };
             match answer.unwrap_or_else(|died| Err(Trouble::new(died))) {
                 // While it is down, one who knows a new one is worth waiting for.
-                Ok(address) if down.as_ref().is_some_and(|node| *node.address() == address) => {
-                    same = Some(address)
-                }
+                Ok(address) if down.as_ref().is_some_and(|node| *node.address() == address) => same = true,
                 Ok(address) => {
                     self.set_one(&address);
                     return Ok(());
@@ -261,10 +266,7 @@ impl Servers {
                 Err(trouble) => last = trouble,
             }
         }
-        match same {
-            Some(_) => Ok(()),
-            None => Err(last),
-        }
+        if same { Ok(()) } else { Err(last) }
     }
 
     fn set_one(&self, address: &Address) {
@@ -284,8 +286,7 @@ impl Servers {
             return Arc::clone(node);
         }
         registry.remember(address, self.target.seeds().len());
-        let next = ShardId(registry.ids.len() as u32);
-        let id = *registry.ids.entry(address.clone()).or_insert(next);
+        let id = registry.id(address);
         let dialer = Arc::clone(&self.dialer);
         let node = Node::start(
             &self.runtime,
@@ -306,9 +307,17 @@ impl Registry {
             return;
         }
         if self.known.len() >= KNOWN.max(seeds + 1) {
-            self.known.remove(seeds);
+            let forgotten = self.known.remove(seeds);
+            self.ids.remove(&forgotten);
         }
         self.known.push(address.clone());
+    }
+
+    fn id(&mut self, address: &Address) -> ShardId {
+        *self.ids.entry(address.clone()).or_insert_with(|| {
+            self.next_id += 1;
+            ShardId(self.next_id - 1)
+        })
     }
 
     /// Lets go of the nodes that only this registry holds: neither the table nor a call does.
@@ -350,69 +359,5 @@ impl Table {
             self.nodes.push(Arc::clone(node));
             self.nodes.len() - 1
         }) as u16
-    }
-}
-
-async fn ask_node(node: &Arc<Node>) -> Result<Vec<Range>, Trouble> {
-    let mut question = cmd("CLUSTER");
-    question.arg("SLOTS");
-    match timeout(ASK, node.send(&question, false, &mut Trail::default())).await {
-        Ok(Ok(reply)) => table(reply, node.address()),
-        _ => Err(Trouble::new("no answer")),
-    }
-}
-
-async fn ask_stranger(dialer: Arc<Dialer>, address: Address) -> Result<Vec<Range>, Trouble> {
-    let asking = async {
-        let link = dialer.node(&address).await?;
-        let mut question = cmd("CLUSTER");
-        question.arg("SLOTS");
-        match timeout(ASK, link.send(&question)).await {
-            Ok(reply) => table(reply?, &address),
-            Err(_) => Err(Trouble::new("no answer")),
-        }
-    };
-    asking.await.map_err(|trouble| trouble.of(&address))
-}
-
-fn table(reply: Reply, asked: &Address) -> Result<Vec<Range>, Trouble> {
-    match reply {
-        Reply::Value(value) => {
-            slots::read(&value, asked).ok_or_else(|| Trouble::new("knows of no slots that anybody serves"))
-        }
-        reply => Err(refusal(reply)),
-    }
-}
-
-async fn ask_sentinel(dialer: Arc<Dialer>, address: Address, master: String) -> Result<Address, Trouble> {
-    let asking = async {
-        let link = dialer.sentinel(&address).await?;
-        let mut question = cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&master);
-        let reply = timeout(ASK, link.send(&question)).await;
-        match reply.map_err(|_| Trouble::new("no answer"))?? {
-            Reply::Value(Value::Array(answer)) => {
-                let text = |value: &Value| redis::from_redis_value_ref::<String>(value).ok();
-                let host = answer.first().and_then(text);
-                let port = answer.get(1).and_then(text).and_then(|port| port.parse().ok());
-                match (host, port) {
-                    (Some(host), Some(port)) => Ok(Address::named(&host, port, &address)),
-                    _ => Err(Trouble::new("an answer that makes no sense")),
-                }
-            }
-            Reply::Value(_) => Err(Trouble::new("knows no master of that name")),
-            reply => Err(refusal(reply)),
-        }
-    };
-    asking.await.map_err(|trouble| trouble.of(&address))
-}
-
-fn refusal(reply: Reply) -> Trouble {
-    match reply {
-        Reply::Error(Kind::Script, text) if text.contains("cluster support disabled") => {
-            Trouble::new("is no cluster: use redis://")
-        }
-        Reply::Error(_, text) => Trouble::new(text),
-        _ => Trouble::new("an answer that makes no sense"),
     }
 }
