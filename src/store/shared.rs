@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::time::timeout;
 
 use super::memory::Memory;
 use super::redis::{CallError, GiveBack, Redis, evaluations, still_spent};
@@ -24,6 +25,7 @@ use crate::engine::time::Micros;
 mod local;
 mod outages;
 mod replicas;
+mod selftest;
 
 pub use outages::{Outages, ShardOutage};
 pub use replicas::Replicas;
@@ -43,10 +45,10 @@ pub struct Shared<C> {
     /// What was decided without the store. It lives on between outages: a store that comes and goes must
     /// not hand out a fresh budget each time.
     local: Memory<C>,
-    outages: Outages,
+    outages: Arc<Outages>,
     replicas: Replicas,
     clock: C,
-    timeout: Micros,
+    timeout: Duration,
     on_call: OnCall,
 }
 
@@ -64,10 +66,10 @@ impl<C: Clock + Clone> Shared<C> {
         let shared = Arc::new(Self {
             redis,
             local: Memory::new(clock.clone(), max_keys),
-            outages: Outages::default(),
+            outages: Arc::default(),
             replicas,
             clock,
-            timeout: timeout.into(),
+            timeout,
             on_call,
         });
         tokio::spawn(replicas::beat(Arc::downgrade(&shared)));
@@ -89,7 +91,6 @@ impl<C: Clock> Shared<C> {
 
     /// What is out now, for people.
     pub fn degraded(&self) -> Vec<String> {
-        let shards = self.redis.client().shards();
         let line = |out: ShardOutage| {
             format!(
                 "store {} gives no answer for {} s",
@@ -97,7 +98,7 @@ impl<C: Clock> Shared<C> {
                 out.lasts.as_secs()
             )
         };
-        self.outages.list(&shards).into_iter().map(line).collect()
+        self.outages.list().into_iter().map(line).collect()
     }
 
     /// What is kept here of budgets that were decided without the store.
@@ -174,12 +175,14 @@ impl<C: Clock> Shared<C> {
         decision
     }
 
-    /// Gives back what some callers charged of a request that another refused.
+    /// Gives back what some callers charged of a request that another refused, in what is left of the
+    /// store's time; the answer does not wait for the rest.
     async fn give_back_refused(
         &self,
         resolved: &Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
+        left: Duration,
     ) {
         let parts = groups.iter().zip(answers).filter_map(|(group, answer)| {
             let reply = answer.as_ref().ok().filter(|reply| reply.charged)?;
@@ -190,19 +193,25 @@ impl<C: Clock> Shared<C> {
             };
             GiveBack::of(resolved, group, units, reply.now)
         });
-        for failure in join_all(parts.map(|part| self.redis.give_back(part))).await {
-            if let Err(error) = failure {
-                // The caller loses these units until its budget recovers; nobody gains any.
-                self.outages.failed(&error, || self.redis.client().shards());
-            }
-        }
+        let given = parts.map(|part| {
+            let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
+            tokio::spawn(async move {
+                if let Err(error) = redis.give_back(part).await {
+                    // The caller loses these units until its budget recovers; nobody gains any.
+                    outages.failed(&error, || redis.client().shards());
+                }
+            })
+        });
+        // It goes on whether waited for or not.
+        drop(timeout(left, join_all(given)).await);
     }
 }
 
 impl<C: Clock + Clone> Store for Shared<C> {
     async fn decide(&self, resolved: &mut Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
         // A wait begins when the store has answered; its time comes off what the caller allows.
-        let wait_cap = wait_cap.saturating_sub(self.timeout);
+        let wait_cap = wait_cap.saturating_sub(self.timeout.into());
+        let watch = Stopwatch::start();
         let groups = groups(resolved);
         let alone = groups.len() == 1;
         let answers: SmallVec<[_; 2]> = if alone {
@@ -217,7 +226,8 @@ impl<C: Clock + Clone> Store for Shared<C> {
         };
         let decision = self.fold(resolved, &groups, &answers, wait_cap).await;
         if decision.refused && !alone {
-            self.give_back_refused(resolved, &groups, &answers).await;
+            let left = self.timeout.saturating_sub(watch.elapsed());
+            self.give_back_refused(resolved, &groups, &answers, left).await;
         }
         Ok(decision)
     }
