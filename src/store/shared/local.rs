@@ -74,7 +74,9 @@ impl<C: Clock> Shared<C> {
     pub(super) fn give_back_locally(&self, resolved: &Resolved<'_>, charges: &[u16], decision: &Decision) {
         let is_ceiling = |i: u16| {
             let limit: &Limit = &resolved.charges[usize::from(i)].limit;
-            resolved.ceiling.is_some_and(|ceiling| std::ptr::eq(ceiling, limit))
+            resolved
+                .ceiling
+                .is_some_and(|ceiling| std::ptr::eq(ceiling, limit))
         };
         // What the ceiling let pass is not given back: it is a loose bound, and this keeps it one.
         let local: Group = charges
