@@ -73,9 +73,8 @@ impl Redis {
     }
 
     async fn call(&self, call: &script::Call, charges: usize) -> Result<Reply, CallError> {
-        let args: smallvec::SmallVec<[&[u8]; 6]> = call.args.iter().map(Vec::as_slice).collect();
         let key = call.key.as_bytes();
-        let value = self.client.call(key, &args, self.timeout).await?;
+        let value = self.client.call(key, &[&call.arg], self.timeout).await?;
         script::reply(value, charges).map_err(|what| self.client.nonsense(key, what))
     }
 
