@@ -22,14 +22,15 @@ local MAX = 9007199254740991
 local SURELY = 1 + 1e-15
 
 -- charge: { algorithm, flags, refund, spend, units, period, burst, patience, max_wait, deepest,
---           lane_units, lane_burst, born, w... }
--- born: the window in which what is given back was charged, or -1: in another it is not given back.
+--           lane_units, lane_burst, born, lasts, w... }
+-- born, lasts: of a charge that is given back, when it was made (a window's number, a time), and how long
+--   the bucket was to take to be empty: only what is still spent of it comes back. -1: any refund.
 local ALGORITHM, FLAGS, REFUND, SPEND, UNITS, PERIOD, BURST = 1, 2, 3, 4, 5, 6, 7
-local PATIENCE, MAX_WAIT, DEEPEST, LANE_UNITS, LANE_BURST, BORN, WINDOWS = 8, 9, 10, 11, 12, 13, 14
+local PATIENCE, MAX_WAIT, DEEPEST, LANE_UNITS, LANE_BURST, BORN, LASTS, WINDOWS = 8, 9, 10, 11, 12, 13, 14, 15
 local FIXED, SLIDING, BUCKET, LEAKY = 0, 1, 2, 3
--- flags, as digits: shadow, quota, overdraft, lane, even windows
+-- flags, as digits: shadow, quota, overdraft, lane, even windows, what is given back was charged to the lane
 local function flag(flags, bit) return floor(flags / bit) % 2 == 1 end
-local SHADOW, QUOTA, OVERDRAFT, LANE, EVEN = 1, 2, 4, 8, 16
+local SHADOW, QUOTA, OVERDRAFT, LANE, EVEN, IN_LANE = 1, 2, 4, 8, 16, 32
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -64,6 +65,7 @@ local function window(c, at)
   end
   -- Calendar: four edges around the present, the first of window number w[1].
   local first = c[WINDOWS]
+  if at and at < first then return at, c[WINDOWS + 1], c[WINDOWS + 1] end
   for i = 1, 3 do
     local starts, ends = c[WINDOWS + i], c[WINDOWS + i + 1]
     if (at and first + i - 1 == at) or (not at and now < ends) or i == 3 then
@@ -146,7 +148,21 @@ local function fits(c, units, burst, patience, cost, used, part, at)
   return over < q or (over == q and part <= r)
 end
 
-local function refund(c, units, used, part)
+-- The state with units given back: of a charge, no more than is still spent of it.
+local function refund(c, rate, used, part, at)
+  local units = c[REFUND]
+  if c[BORN] >= 0 then
+    if c[ALGORITHM] <= SLIDING then
+      if c[BORN] ~= at then return used, part end
+    else
+      local left = c[LASTS] - (now > c[BORN] and now - c[BORN] or 0)
+      if left <= 0 then return used, part end
+      if left * rate < (units + 1) * c[PERIOD] * SURELY then
+        local spent = muldiv(left, rate, c[PERIOD])
+        if spent < units then units = spent end
+      end
+    end
+  end
   if c[ALGORITHM] <= SLIDING then return (used > units and used - units or 0), part end
   if units > used then return 0, 0 end
   return used - units, part
@@ -193,10 +209,15 @@ for i = 1, n do
     used, part, at = unpack_('>I7I6I7', value)
     if #value >= 45 then lane_used, lane_part, lane_at = unpack_('>I7I6I7', value, 21) end
   end
-  local back
-  used, part, at, back = advance(c, c[UNITS], used, part, at)
+  local back = false
+  if flag(c[FLAGS], IN_LANE) then
+    lane_used, lane_part, lane_at = advance(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
+    lane_used, lane_part = refund(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
+  else
+    used, part, at, back = advance(c, c[UNITS], used, part, at)
+    if c[REFUND] > 0 then used, part = refund(c, c[UNITS], used, part, at) end
+  end
   clamped[i] = back
-  if c[REFUND] > 0 and (c[BORN] < 0 or c[BORN] == at) then used, part = refund(c, c[REFUND], used, part) end
   local cost = c[SPEND]
   base[i] = { used, part, at, lane_used, lane_part, lane_at }
   charged[i] = base[i]
