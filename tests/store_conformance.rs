@@ -11,6 +11,8 @@ use cota::store::memory::Memory;
 mod cases;
 #[path = "store_conformance/harness.rs"]
 mod harness;
+#[path = "store_conformance/in_redis.rs"]
+mod in_redis;
 #[path = "store_conformance/several.rs"]
 mod several;
 mod support;
@@ -111,6 +113,12 @@ macro_rules! conformance {
             )*
         }
     };
+}
+
+mod redis_live {
+    use super::in_redis::InRedis;
+
+    conformance! { redis_live, InRedis }
 }
 
 mod in_memory {

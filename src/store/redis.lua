@@ -30,8 +30,9 @@ local SURELY = 1 + 1e-15
 local TEN_YEARS = 315360000000000
 
 -- charge: algorithm, flags, spend, units, period, burst, more
--- more: 0, or { windows, patience, max_wait, refund, born, deepest, lane_units, lane_burst }
--- born: the window in which what is given back was charged, or -1: in another it is not given back.
+-- more: 0, or { windows, patience, max_wait, refund, born, lasts, deepest, lane_units, lane_burst }
+-- born, lasts: of a charge that is given back, when it was made (a window's number, a time), and how long
+--   the bucket was to take to be empty: only what is still spent of it comes back. -1: any refund.
 local CHARGE = 7
 local FIXED, SLIDING, BUCKET, LEAKY = 0, 1, 2, 3
 
@@ -93,11 +94,12 @@ end
 
 local function general()
   local ALGORITHM, FLAGS, SPEND, UNITS, PERIOD, BURST = 1, 2, 3, 4, 5, 6
-  local WINDOWS, PATIENCE, MAX_WAIT, REFUND, BORN, DEEPEST, LANE_UNITS, LANE_BURST = 7, 8, 9, 10, 11, 12, 13, 14
-  local NOTHING = { 0, 0, 0, 0, -1, 0, 0, 0 }
-  -- flags, as digits: shadow, quota, overdraft, lane, even windows
+  local WINDOWS, PATIENCE, MAX_WAIT, REFUND, BORN, LASTS = 7, 8, 9, 10, 11, 12
+  local DEEPEST, LANE_UNITS, LANE_BURST = 13, 14, 15
+  local NOTHING = { 0, 0, 0, 0, -1, 0, 0, 0, 0 }
+  -- flags, as digits: shadow, quota, overdraft, lane, even windows, what is given back was charged to the lane
   local function flag(flags, bit) return floor(flags / bit) % 2 == 1 end
-  local SHADOW, QUOTA, OVERDRAFT, LANE, EVEN = 1, 2, 4, 8, 16
+  local SHADOW, QUOTA, OVERDRAFT, LANE, EVEN, IN_LANE = 1, 2, 4, 8, 16, 32
 
   -- floor(a * n / p) and the remainder, exact for a < 2^53, n < 2^40, p < 2^45, as long as the quotient
   -- stays below 2^53.
@@ -130,6 +132,7 @@ local function general()
     end
     -- Calendar: four edges around the present, the first of window number windows[1].
     local first = windows[1]
+    if at and at < first then return at, windows[2], windows[2] end
     for i = 1, 3 do
       local starts, ends = windows[i + 1], windows[i + 2]
       if (at and first + i - 1 == at) or (not at and now < ends) or i == 3 then
@@ -212,7 +215,21 @@ local function general()
     return over < q or (over == q and part <= r)
   end
 
-  local function refund(c, units, used, part)
+  -- The state with units given back: of a charge, no more than is still spent of it.
+  local function refund(c, rate, used, part, at)
+    local units = c[REFUND]
+    if c[BORN] >= 0 then
+      if c[ALGORITHM] <= SLIDING then
+        if c[BORN] ~= at then return used, part end
+      else
+        local left = c[LASTS] - (now > c[BORN] and now - c[BORN] or 0)
+        if left <= 0 then return used, part end
+        if left * rate < (units + 1) * c[PERIOD] * SURELY then
+          local spent = muldiv(left, rate, c[PERIOD])
+          if spent < units then units = spent end
+        end
+      end
+    end
     if c[ALGORITHM] <= SLIDING then return (used > units and used - units or 0), part end
     if units > used then return 0, 0 end
     return used - units, part
@@ -247,7 +264,7 @@ local function general()
     local at_charge = n + 3 + (i - 1) * CHARGE
     local c = { unpack(asked, at_charge + 1, at_charge + CHARGE - 1) }
     local more = asked[at_charge + CHARGE]
-    for j = 1, 8 do c[CHARGE - 1 + j] = more == 0 and NOTHING[j] or more[j] end
+    for j = 1, 9 do c[CHARGE - 1 + j] = more == 0 and NOTHING[j] or more[j] end
     charges[i] = c
     local flags, cost, value = c[FLAGS], c[SPEND], held[i + 1]
     local used, part, at, clamped, denied = 0, 0, 0, false, false
@@ -259,9 +276,14 @@ local function general()
         lane_sum = lane_used
       end
     end
-    used, part, at, clamped = advance(c, c[UNITS], used, part, at)
-    local back = c[REFUND]
-    if back > 0 and (c[BORN] < 0 or c[BORN] == at) then used, part = refund(c, back, used, part) end
+    if flag(flags, IN_LANE) then
+      lane_used, lane_part, lane_at = advance(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
+      lane_used, lane_part = refund(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
+      lane_sum = lane_used
+    else
+      used, part, at, clamped = advance(c, c[UNITS], used, part, at)
+      if c[REFUND] > 0 then used, part = refund(c, c[UNITS], used, part, at) end
+    end
     local sum = used
     if cost >= 0 then
       denied = not fits(c, c[UNITS], c[BURST], c[PATIENCE], cost, used, part, at)
@@ -271,6 +293,7 @@ local function general()
         sum = used + cost
         if sum > ceiling then sum = ceiling end
         if denied and flag(flags, LANE) then
+          local back
           lane_used, lane_part, lane_at, back = advance(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
           lane_sum = lane_used
           clamped = clamped or back

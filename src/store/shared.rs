@@ -12,11 +12,11 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::memory::Memory;
-use super::redis::{CallError, GiveBack, Redis, evaluations, still_spent};
+use super::redis::{CallError, GiveBack, Redis, Return, evaluations};
 use super::{Reply, Store, StoreError};
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::budget::{Outcome, State, View};
-use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, settle};
+use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
 use crate::engine::limit::FailureMode;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::Micros;
@@ -43,7 +43,9 @@ pub struct Shared<C> {
     /// What was decided without the store. It lives on between outages: a store that comes and goes must
     /// not hand out a fresh budget each time.
     local: Memory<C>,
-    outages: Outages,
+    outages: Arc<Outages>,
+    /// Held by each task that gives back.
+    giving_back: Arc<()>,
     replicas: Replicas,
     clock: C,
     timeout: Micros,
@@ -64,7 +66,8 @@ impl<C: Clock + Clone> Shared<C> {
         let shared = Arc::new(Self {
             redis,
             local: Memory::new(clock.clone(), max_keys),
-            outages: Outages::default(),
+            outages: Arc::default(),
+            giving_back: Arc::default(),
             replicas,
             clock,
             timeout: timeout.into(),
@@ -80,6 +83,11 @@ impl<C: Clock> Shared<C> {
     /// What is known of outages.
     pub fn outages(&self) -> &Outages {
         &self.outages
+    }
+
+    /// How many requests' charges are on their way back.
+    pub fn giving_back(&self) -> usize {
+        Arc::strong_count(&self.giving_back) - 1
     }
 
     /// The replicas that share the store.
@@ -124,8 +132,9 @@ impl<C: Clock> Shared<C> {
         answer
     }
 
-    /// Folds what the callers answered, and what is decided here for those that did not.
-    async fn fold(
+    /// Folds what the callers answered, and what is decided here for those that did not. What some charged
+    /// and the whole does not is given back.
+    fn fold(
         &self,
         resolved: &mut Resolved<'_>,
         groups: &[Group],
@@ -134,12 +143,10 @@ impl<C: Clock> Shared<C> {
     ) -> Decision {
         let mut evaluated: SmallVec<[Option<Evaluation>; 4]> =
             resolved.charges.iter().map(|_| None).collect();
-        let mut at = None;
         let mut failed = Group::new();
         for (group, answer) in groups.iter().zip(answers) {
             match answer {
                 Ok(reply) => {
-                    at.get_or_insert(reply.now);
                     for (i, evaluation) in evaluations(resolved, group, reply, wait_cap) {
                         evaluated[usize::from(i)] = Some(evaluation);
                     }
@@ -147,16 +154,15 @@ impl<C: Clock> Shared<C> {
                 Err(_) => failed.extend(group.iter().copied()),
             }
         }
-        let at = at.unwrap_or_else(|| self.clock.now());
         let degraded = (!failed.is_empty()).then(|| self.decide_without(resolved, &failed, wait_cap));
         if let Some(degraded) = &degraded {
             for (i, verdict) in &degraded.verdicts {
                 evaluated.resize(evaluated.len().max(usize::from(*i) + 1), None);
-                evaluated[usize::from(*i)] = Some(standing_in(verdict.outcome));
+                evaluated[usize::from(*i)] = Some(standing_in(verdict));
             }
         }
         let evaluated: SmallVec<[Evaluation; 4]> = evaluated.into_iter().flatten().collect();
-        let mut decision = settle(resolved, &evaluated, at);
+        let mut decision = settle(resolved, &evaluated);
         if let Some(degraded) = degraded {
             decision.degraded = true;
             for (i, verdict) in degraded.verdicts {
@@ -165,37 +171,66 @@ impl<C: Clock> Shared<C> {
             if decision.refused {
                 // The limits decided here let it pass, another did not.
                 self.give_back_locally(resolved, &failed, &decision);
+                for &i in &failed {
+                    let overdraft = resolved.charges[usize::from(i)].limit.overdraft;
+                    decision.verdicts[usize::from(i)].charged &= overdraft;
+                }
             }
             self.outages.decided(
                 answers.iter().filter_map(|answer| answer.as_ref().err()),
                 &decision,
             );
         }
+        if groups.len() > 1 {
+            self.take_back(resolved, groups, answers, &evaluated, &decision);
+        }
         decision
     }
 
-    /// Gives back what some callers charged of a request that another refused.
-    async fn give_back_refused(
+    /// Gives back what callers charged that did not know of the others: the request was refused elsewhere,
+    /// or a descriptor was over its quota. The answer does not wait for it.
+    fn take_back(
         &self,
         resolved: &Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
+        evaluated: &[Evaluation],
+        decision: &Decision,
     ) {
-        let parts = groups.iter().zip(answers).filter_map(|(group, answer)| {
-            let reply = answer.as_ref().ok().filter(|reply| reply.charged)?;
-            // Overdraft is charged whatever is decided.
-            let units = |i: u16| {
-                let charge = &resolved.charges[usize::from(i)];
-                charge.spend.filter(|&cost| cost > 0 && !charge.limit.overdraft)
+        let now = self.clock.now();
+        let part = |(group, answer): (&Group, &Result<Reply, CallError>)| {
+            let reply = answer.as_ref().ok()?;
+            let denies = |i: u16| group.contains(&i) && evaluated[usize::from(i)].denies();
+            let in_vain = |&i: &u16| {
+                pays(resolved, i, !reply.charged, denies) && !decision.verdicts[usize::from(i)].charged
             };
-            GiveBack::of(resolved, group, units, reply.now)
-        });
-        for failure in join_all(parts.map(|part| self.redis.give_back(part))).await {
-            if let Err(error) = failure {
-                // The caller loses these units until its budget recovers; nobody gains any.
-                self.outages.failed(&error, || self.redis.client().shards());
-            }
+            let returns = group.iter().copied().filter(in_vain);
+            let returns: SmallVec<[Return; 4]> = returns
+                .map(|i| {
+                    Return::of_evaluated(i, &resolved.charges[usize::from(i)], &evaluated[usize::from(i)])
+                })
+                .collect();
+            GiveBack::of(resolved, &returns, now)
+        };
+        self.give_back_later(groups.iter().zip(answers).filter_map(part).collect());
+    }
+
+    /// Gives back in the background. What does not arrive is lost to the caller until its budget
+    /// recovers; nobody gains any.
+    fn give_back_later(&self, parts: SmallVec<[GiveBack; 2]>) {
+        if parts.is_empty() {
+            return;
         }
+        let under_way = Arc::clone(&self.giving_back);
+        let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
+        tokio::spawn(async move {
+            for failure in join_all(parts.into_iter().map(|part| redis.give_back(part))).await {
+                if let Err(error) = failure {
+                    outages.failed(&error, || redis.client().shards());
+                }
+            }
+            drop(under_way);
+        });
     }
 }
 
@@ -215,32 +250,32 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .await
                 .into()
         };
-        let decision = self.fold(resolved, &groups, &answers, wait_cap).await;
-        if decision.refused && !alone {
-            self.give_back_refused(resolved, &groups, &answers).await;
-        }
-        Ok(decision)
+        Ok(self.fold(resolved, &groups, &answers, wait_cap))
     }
 
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
-        let now = decision.at.plus(self.clock.now().since(decision.at));
+        let now = self.clock.now();
         let mut local = Group::new();
+        let mut parts = SmallVec::new();
         for group in groups(resolved) {
             let (here, there): (Group, Group) = group
                 .into_iter()
                 .partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
             local.extend(here);
-            if let Some(part) = GiveBack::of(
-                resolved,
-                &there,
-                still_spent(resolved, decision, now),
-                decision.at,
-            ) {
-                let redis = self.redis.clone();
-                // What does not arrive is lost to the caller, who has gone.
-                tokio::spawn(async move { drop(redis.give_back(part).await) });
-            }
+            let returns: SmallVec<[Return; 4]> = there
+                .into_iter()
+                .filter(|&i| decision.verdicts[usize::from(i)].charged)
+                .map(|i| {
+                    Return::of_decided(
+                        i,
+                        &resolved.charges[usize::from(i)],
+                        &decision.verdicts[usize::from(i)],
+                    )
+                })
+                .collect();
+            parts.extend(GiveBack::of(resolved, &returns, now));
         }
+        self.give_back_later(parts);
         self.give_back_locally(resolved, &local, decision);
     }
 }
@@ -263,9 +298,10 @@ fn groups(resolved: &Resolved<'_>) -> SmallVec<[Group; 2]> {
 }
 
 /// An evaluation that only says how a budget answered: its verdict is known from elsewhere.
-fn standing_in(outcome: Outcome) -> Evaluation {
+fn standing_in(verdict: &Verdict) -> Evaluation {
     Evaluation {
-        outcome,
+        at: verdict.at,
+        outcome: verdict.outcome,
         base: Slot::default(),
         charged: Slot::default(),
         clamped: false,
@@ -277,6 +313,7 @@ fn without_store(charge: &Charge<'_>, mode: FailureMode, now: crate::engine::tim
     let terms = charge.terms();
     let denied = mode == FailureMode::Deny && charge.spend.is_some();
     Verdict {
+        at: now,
         outcome: if denied {
             Outcome::Deny {
                 retry_after: Some(DENIED_FOR),

@@ -4,21 +4,23 @@ use rmp::encode::{write_array_len, write_sint, write_str, write_uint};
 use smallvec::SmallVec;
 
 use super::key;
+use super::returns::Return;
 use crate::engine::budget::{State, Terms};
 use crate::engine::decision::Slot;
-use crate::engine::limit::Algorithm;
+use crate::engine::limit::{Algorithm, MAX_UNITS};
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp, Windows};
 use crate::store::Reply;
 
 /// The script.
-pub(crate) const SCRIPT: &str = include_str!("../redis.lua");
+pub const SCRIPT: &str = include_str!("../redis.lua");
 
 const SHADOW: u64 = 1;
 const QUOTA: u64 = 2;
 const OVERDRAFT: u64 = 4;
 const LANE: u64 = 8;
 const EVEN: u64 = 16;
+const IN_LANE: u64 = 32;
 
 /// Bytes of one state in a field.
 const STATE: usize = 20;
@@ -36,9 +38,9 @@ pub(super) struct Call {
 struct Asked {
     charge: u16,
     refund: u64,
-    /// The window in which what is given back was charged.
-    born: Option<u64>,
     spend: Option<u64>,
+    /// The refund is this charge, given back.
+    returns: Option<Return>,
 }
 
 /// The call that asks for those charges of a request, which share a caller. `now` is ours and only picks
@@ -55,32 +57,24 @@ pub(super) fn call(
         Asked {
             charge: i,
             refund: charge.refund,
-            born: None,
             spend: charge.spend,
+            returns: None,
         }
     };
     let asked: SmallVec<[Asked; 4]> = group.iter().map(asked).collect();
     encode(resolved, &asked, wait_cap, quota_refuses, now)
 }
 
-/// The call that gives back units of charges, which share a caller and were made at `charged`.
-pub(super) fn refund(resolved: &Resolved<'_>, units: &[(u16, u64)], charged: Timestamp) -> Call {
-    let asked = |&(charge, refund): &(u16, u64)| {
-        let born = match &resolved.charges[usize::from(charge)].limit.algorithm {
-            Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
-                Some(windows.at(charged).index)
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
-        };
-        Asked {
-            charge,
-            refund,
-            born,
-            spend: None,
-        }
+/// The call that gives back charges, which share a caller. `now` is ours, as in [`call`].
+pub(super) fn give_back(resolved: &Resolved<'_>, returns: &[Return], now: Timestamp) -> Call {
+    let asked = |returned: &Return| Asked {
+        charge: returned.charge,
+        refund: returned.units,
+        spend: None,
+        returns: Some(*returned),
     };
-    let asked: SmallVec<[Asked; 4]> = units.iter().map(asked).collect();
-    encode(resolved, &asked, Micros::ZERO, false, charged)
+    let asked: SmallVec<[Asked; 4]> = returns.iter().map(asked).collect();
+    encode(resolved, &asked, Micros::ZERO, false, now)
 }
 
 fn encode(
@@ -136,6 +130,7 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
         (terms.overdraft, OVERDRAFT),
         (lane.is_some(), LANE),
         (matches!(windows, Some(Windows::Even { .. })), EVEN),
+        (asked.returns.is_some_and(|returned| returned.lane), IN_LANE),
     ];
     let flags = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
     uint(out, algorithm(&terms));
@@ -148,12 +143,18 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
         uint(out, 0);
         return;
     }
-    array(out, 8);
+    array(out, 9);
     write_windows(out, windows, now);
     uint(out, terms.max_wait.min(wait_cap).0);
     uint(out, terms.max_wait.0);
     uint(out, asked.refund);
-    optional(out, asked.born);
+    optional(out, asked.returns.map(|returned| returned.born));
+    uint(
+        out,
+        asked
+            .returns
+            .map_or(0, |returned| returned.lasts.0.min(MAX_UNITS)),
+    );
     uint(out, if terms.overdraft { terms.deepest() } else { 0 });
     uint(out, lane.map_or(0, |lane| lane.units));
     uint(out, lane.map_or(0, |lane| lane.burst));
