@@ -428,7 +428,7 @@ fn a_key_lives_until_its_last_budget_is_full_and_a_second_more_at_most() {
         assert!(reply(server.call(&call), 2).unwrap().charged, "{spent}");
         let (ttl, full) = (server.ttl(&call.key), spent * 6_000);
         assert!(
-            (full - 2_000..=full + 1_001).contains(&ttl),
+            (full - 5_000..=full + 1_001).contains(&ttl),
             "{ttl} ms after {spent}"
         );
     }
