@@ -94,6 +94,8 @@ macro_rules! conformance {
             a_window_that_turned_takes_nothing_back
             a_bucket_takes_back_only_what_has_not_drained
             a_lane_takes_back_only_what_has_not_drained
+            a_request_refused_elsewhere_leaves_every_budget_as_it_was
+            quotas_of_several_callers_refuse_together
             hostile_values_share_nothing
             limits_sent_along_are_budgets_of_their_own
         }
