@@ -336,7 +336,7 @@ async fn keys_with(headers: &str, server: &Server, replica: &Replica) -> (Vec<St
     );
     let source = Source {
         name: "api.yaml".into(),
-        text: text.into(),
+        text,
     };
     let loaded = load(&[source], SystemClock.now());
     assert!(!loaded.has_errors(), "{:?}", loaded.faults);

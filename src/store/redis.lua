@@ -294,6 +294,10 @@ for i = 1, n do
       local lane_until = forgotten(c, c[LANE_UNITS], s[4], s[5], s[6])
       if lane_until > until_ then until_ = lane_until end
       value = pack('>I7I6I7I7I6I7I5', s[1], s[2], s[3], s[4], s[5], s[6], math.ceil(until_ / 1000))
+    elseif s[4] > 0 or s[5] > 0 then
+      -- The limit has no lane at present: what its lane held is kept as long as it was to be.
+      local ends = math.max(math.ceil(until_ / 1000), (unpack_('>I5', held[i + 1], 41)))
+      value = pack('>I7I6I7I7I6I7I5', s[1], s[2], s[3], s[4], s[5], s[6], ends)
     else
       value = pack('>I7I6I7I5', s[1], s[2], s[3], math.ceil(until_ / 1000))
     end
