@@ -358,6 +358,12 @@ local function general()
         local lane_ends = ends_at(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
         if lane_ends > ends then ends = lane_ends end
         value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
+      elseif outcome[LANE_USED] > 0 or outcome[LANE_PART] > 0 then
+        -- The limit has no lane at present: what its lane held is kept as long as it was to be.
+        local lane_ends = unpack_('>I5', held[i + 1], 41)
+        if lane_ends > ends then ends = lane_ends end
+        local lane_used, lane_part, lane_at = outcome[LANE_USED], outcome[LANE_PART], outcome[LANE_AT]
+        value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
       else
         value = pack('>I7I6I7I5', used, part, at, ends)
       end
