@@ -20,7 +20,8 @@ use crate::http::{self, Readiness};
 use crate::limiter::Limiter;
 use crate::store::Store;
 use crate::store::memory::{Eviction, Memory};
-use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT, Target, TlsFiles};
+use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT};
+pub use crate::store::redis::{Target, TlsFiles};
 use crate::store::shared::{Replicas, Shared};
 use crate::telemetry::{self, Metrics, Reload};
 

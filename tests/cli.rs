@@ -230,7 +230,7 @@ fn every_flag_of_serve_has_its_variable() {
         if name == "help" {
             continue;
         }
-        let variable = format!("[env: COTA_{}=", name.to_uppercase().replace('-', "_"));
+        let variable = format!("[env: COTA_{}", name.to_uppercase().replace('-', "_"));
         assert!(flag.contains(&variable), "{variable} in {flag}");
         seen += 1;
     }

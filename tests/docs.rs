@@ -13,9 +13,13 @@ use cota::config::{Source, load};
 use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
 use cota::store::memory::Eviction;
-use cota::telemetry::{EVICTIONS, Metrics, register_counts};
+use cota::store::redis::Kind;
+use cota::telemetry::{
+    EVICTIONS, Metrics, STORE_ERRORS, register_counts, register_degraded, register_store_duration,
+};
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::registry::Registry;
+use std::time::Duration;
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
@@ -103,13 +107,19 @@ fn every_metric_family_is_named() {
         Eviction::ALL.map(|kind| (kind.name(), kind)),
         |_| 0,
     );
+    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
+    register_counts(&mut registry, STORE_ERRORS, kinds, |_| 0);
+    register_degraded(&mut registry, || false);
+    register_store_duration(&mut registry, "redis")(Duration::ZERO);
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).unwrap();
-    let families: Vec<&str> = text
+    let mut families: Vec<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
         .collect();
     assert!(families.len() > 5, "{text}");
+    // Shows with the first decision without the store; `tests/chaos.rs` sees it.
+    families.push("cota_degraded_decisions_total");
 
     let operations = document("OPERATIONS.md");
     let named = code(&operations);

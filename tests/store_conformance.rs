@@ -11,6 +11,8 @@ use cota::store::memory::Memory;
 mod cases;
 #[path = "store_conformance/harness.rs"]
 mod harness;
+#[path = "store_conformance/in_redis.rs"]
+mod in_redis;
 #[path = "store_conformance/several.rs"]
 mod several;
 mod support;
@@ -74,6 +76,7 @@ macro_rules! conformance {
             a_look_is_refused_by_a_budget_in_debt_only
             excess_fills_its_own_lane
             changed_numbers_keep_what_was_spent
+            a_lane_taken_away_and_given_again_is_as_full_as_it_was
             a_state_that_is_initial_again_is_gone
             a_clock_that_steps_back_hands_nothing_out
             a_clock_that_was_far_ahead_locks_nobody_out
@@ -92,6 +95,8 @@ macro_rules! conformance {
             a_window_that_turned_takes_nothing_back
             a_bucket_takes_back_only_what_has_not_drained
             a_lane_takes_back_only_what_has_not_drained
+            a_request_refused_elsewhere_leaves_every_budget_as_it_was
+            quotas_of_several_callers_refuse_together
             hostile_values_share_nothing
             limits_sent_along_are_budgets_of_their_own
         }
@@ -111,6 +116,12 @@ macro_rules! conformance {
             )*
         }
     };
+}
+
+mod redis_live {
+    use super::in_redis::InRedis;
+
+    conformance! { redis_live, InRedis }
 }
 
 mod in_memory {

@@ -9,8 +9,7 @@ use clap::builder::BoolishValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::app::{self, RedisSettings, Settings, Signals, StoreSettings};
-use crate::store::redis::{Target, TlsFiles};
+use crate::app::{self, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles};
 use crate::telemetry::{LogFormat, init_logging};
 
 #[derive(Debug, Args)]

@@ -239,13 +239,20 @@ impl<'p> Terms<'p> {
         }
     }
 
-    /// How much of a `cost` charged at `decided` is still spent at `now`, so that giving it back admits
-    /// no more than if it had never been charged: none once its window turned; of a bucket at most what
-    /// has not drained, where the whole bucket was to be empty after `reset`.
-    pub fn still_spent(&self, cost: u64, reset: Micros, decided: Timestamp, now: Timestamp) -> u64 {
+    /// How much of a `cost` charged at `decided` is still spent in a state advanced to `now`, so that
+    /// giving it back admits no more than if it had never been charged: none once its window turned; of a
+    /// bucket at most what has not drained, where the whole bucket was to be empty after `reset`.
+    pub fn still_spent(
+        &self,
+        state: State,
+        cost: u64,
+        reset: Micros,
+        decided: Timestamp,
+        now: Timestamp,
+    ) -> u64 {
         match self.algorithm {
             Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => {
-                if windows.at(decided).index == windows.at(now).index {
+                if windows.at(decided).index == state.at {
                     cost
                 } else {
                     0

@@ -22,6 +22,8 @@ pub struct Slot {
 /// What one charge would do to its budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
+    /// When, by the clock of the store that keeps the budget.
+    pub at: Timestamp,
     /// How the budget answers.
     pub outcome: Outcome,
     /// The state at this time with refunds given, nothing spent.
@@ -48,6 +50,7 @@ pub fn evaluate(charge: &Charge<'_>, slot: Slot, now: Timestamp, wait_cap: Micro
     };
     let Some(cost) = charge.spend else {
         return Evaluation {
+            at: now,
             outcome: Outcome::Allow,
             base,
             charged: base,
@@ -78,6 +81,7 @@ pub fn evaluate(charge: &Charge<'_>, slot: Slot, now: Timestamp, wait_cap: Micro
         }
     }
     Evaluation {
+        at: now,
         outcome,
         base,
         charged,
@@ -87,28 +91,22 @@ pub fn evaluate(charge: &Charge<'_>, slot: Slot, now: Timestamp, wait_cap: Micro
 
 /// What is left of a budget's slot when a charge is given back, because its caller went away while the
 /// answer was held: where it was charged, and only what of it is still spent.
-pub fn give_back(
-    charge: &Charge<'_>,
-    verdict: &Verdict,
-    slot: Slot,
-    decided: Timestamp,
-    now: Timestamp,
-) -> Slot {
+pub fn give_back(charge: &Charge<'_>, verdict: &Verdict, slot: Slot, now: Timestamp) -> Slot {
     let (true, Some(cost)) = (verdict.charged, charge.spend) else {
         return slot;
     };
     let terms = charge.terms();
     if let (Outcome::Excess, Some(lane)) = (verdict.outcome, terms.lane()) {
         // Of the lane no more is known than this charge, taken as the first to drain.
-        let units = lane.still_spent(cost, lane.drained_after(cost), decided, now);
         let (state, _) = lane.advance(slot.lane, now);
+        let units = lane.still_spent(state, cost, lane.drained_after(cost), verdict.at, now);
         return Slot {
             lane: lane.refund(state, units),
             ..slot
         };
     }
-    let units = terms.still_spent(cost, verdict.view.reset, decided, now);
     let (state, _) = terms.advance(slot.main, now);
+    let units = terms.still_spent(state, cost, verdict.view.reset, verdict.at, now);
     Slot {
         main: terms.refund(state, units),
         ..slot
@@ -118,8 +116,6 @@ pub fn give_back(
 /// The answer to a request.
 #[derive(Debug, Default)]
 pub struct Decision {
-    /// When it was decided, by the store's clock.
-    pub at: Timestamp,
     /// The request is over a limit that is enforced.
     pub refused: bool,
     /// One for each charge, in order.
@@ -133,6 +129,8 @@ pub struct Decision {
 /// What one budget had to say, and what became of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
+    /// When, by the clock of the store that keeps the budget.
+    pub at: Timestamp,
     /// How it answered.
     pub outcome: Outcome,
     /// What it shows after the request.
@@ -150,44 +148,29 @@ pub struct Verdict {
 /// Folds evaluations, one for each charge of `resolved`, into a decision. A request that one enforced
 /// limit refuses is charged to none but overdraft limits; a charge that was made is marked `charged`,
 /// and its budget's new state is `charged` of its evaluation, `base` otherwise.
-pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestamp) -> Decision {
-    let denies = |i: usize| matches!(evaluations[i].outcome, Outcome::Deny { .. });
+pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation]) -> Decision {
+    let denies = |i: u16| evaluations[usize::from(i)].denies();
     let enforced = |charge: &Charge<'_>| !charge.shadow && !charge.limit.quota;
     let mut refused = resolved
         .charges
         .iter()
-        .enumerate()
-        .any(|(i, charge)| enforced(charge) && denies(i));
+        .zip(evaluations)
+        .any(|(charge, evaluation)| enforced(charge) && evaluation.denies());
     // A quota descriptor is over when one of its quota limits is; only all of them together refuse.
-    let over_quota = |i: u16| {
-        let charge = &resolved.charges[usize::from(i)];
-        charge.limit.quota && !charge.shadow && denies(usize::from(i))
-    };
-    let is_quota =
-        |i: u16| resolved.charges[usize::from(i)].limit.quota && !resolved.charges[usize::from(i)].shadow;
     let mut quota = resolved
         .met
         .iter()
-        .filter(|met| met.charges.iter().copied().any(is_quota))
+        .filter(|met| met.charges.iter().any(|&i| is_quota(resolved, i)))
         .peekable();
     if quota.peek().is_some() {
-        refused |= quota.all(|met| met.charges.iter().copied().any(over_quota));
+        refused |= quota.all(|met| over_quota(resolved, &met.charges, denies));
     }
     let mut decision = Decision {
-        at: now,
         refused,
         ..Decision::default()
     };
     for (i, (charge, evaluation)) in resolved.charges.iter().zip(evaluations).enumerate() {
-        let spends = charge.spend.is_some_and(|cost| cost > 0);
-        let over = || {
-            let mut meeting = resolved
-                .met
-                .iter()
-                .filter(|met| met.charges.contains(&(i as u16)));
-            meeting.all(|met| met.charges.iter().copied().any(over_quota))
-        };
-        let charged = spends && (charge.limit.overdraft || (!refused && !denies(i) && !over()));
+        let charged = pays(resolved, i as u16, refused, denies);
         let slot = if charged {
             evaluation.charged
         } else {
@@ -198,8 +181,9 @@ pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestam
         }
         let terms = charge.terms();
         decision.verdicts.push(Verdict {
+            at: evaluation.at,
             outcome: evaluation.outcome,
-            view: terms.view(slot.main, now),
+            view: terms.view(slot.main, evaluation.at),
             capacity: terms.capacity(),
             charged,
             clamped: evaluation.clamped,
@@ -207,6 +191,34 @@ pub fn settle(resolved: &Resolved<'_>, evaluations: &[Evaluation], now: Timestam
         });
     }
     decision
+}
+
+/// Whether a charge of a request is made, where the request is refused or not and `denies` says which of
+/// its budgets refuse.
+pub fn pays(resolved: &Resolved<'_>, i: u16, refused: bool, denies: impl Fn(u16) -> bool + Copy) -> bool {
+    let charge = &resolved.charges[usize::from(i)];
+    let over = || {
+        let mut meeting = resolved.met.iter().filter(|met| met.charges.contains(&i));
+        meeting.all(|met| over_quota(resolved, &met.charges, denies))
+    };
+    charge.spend.is_some_and(|cost| cost > 0)
+        && (charge.limit.overdraft || (!refused && !denies(i) && !over()))
+}
+
+fn is_quota(resolved: &Resolved<'_>, i: u16) -> bool {
+    let charge = &resolved.charges[usize::from(i)];
+    charge.limit.quota && !charge.shadow
+}
+
+fn over_quota(resolved: &Resolved<'_>, met: &[u16], denies: impl Fn(u16) -> bool) -> bool {
+    met.iter().any(|&i| is_quota(resolved, i) && denies(i))
+}
+
+impl Evaluation {
+    /// Whether the budget refuses.
+    pub fn denies(&self) -> bool {
+        matches!(self.outcome, Outcome::Deny { .. })
+    }
 }
 
 impl Terms<'_> {

@@ -191,7 +191,7 @@ impl<C: Clock> Memory<C> {
             let slot = locked.slot(charge, *place);
             evaluations.push(evaluate(charge, slot, now, wait_cap));
         }
-        let decision = settle(resolved, &evaluations, now);
+        let decision = settle(resolved, &evaluations);
         for (i, charge) in resolved.charges.iter().enumerate() {
             let charged = decision.verdicts[i].charged;
             let evaluation = &evaluations[i];
@@ -344,7 +344,7 @@ impl<C: Clock> Store for Memory<C> {
         for (i, charge) in resolved.charges.iter().enumerate() {
             if decision.verdicts[i].charged {
                 let slot = locked.slot(charge, places[i]);
-                let slot = give_back(charge, &decision.verdicts[i], slot, decision.at, now);
+                let slot = give_back(charge, &decision.verdicts[i], slot, now);
                 self.write(&mut locked, places[i], charge, slot, now);
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Reply;
-use crate::engine::decision::{Decision, Evaluation};
+use crate::engine::decision::Evaluation;
 use crate::engine::resolve::Resolved;
 use crate::engine::time::{Micros, Timestamp};
 
@@ -16,6 +16,7 @@ mod key;
 mod link;
 mod node;
 mod probe;
+mod returns;
 mod script;
 mod slots;
 mod target;
@@ -26,7 +27,8 @@ pub use client::Client;
 pub use error::{CallError, Fate, Kind};
 pub use node::{ShardId, ShardState};
 pub use probe::{PROBE_LIVES, Probe};
-pub(crate) use script::SCRIPT;
+pub use returns::{GiveBack, Return};
+pub use script::SCRIPT;
 pub use target::{BadTarget, Target};
 pub use tls::{BadTls, TlsFiles};
 
@@ -75,9 +77,8 @@ impl Redis {
     }
 
     async fn call(&self, call: &script::Call, charges: usize) -> Result<Reply, CallError> {
-        let args: smallvec::SmallVec<[&[u8]; 6]> = call.args.iter().map(Vec::as_slice).collect();
         let key = call.key.as_bytes();
-        let value = self.client.call(key, &args, self.timeout).await?;
+        let value = self.client.call(key, &[&call.arg], self.timeout).await?;
         script::reply(value, charges).map_err(|what| self.client.nonsense(key, what))
     }
 
@@ -112,34 +113,6 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', time[1] - 5)
 redis.call('EXPIRE', KEYS[1], 10)
 return redis.call('ZCARD', KEYS[1])";
 
-/// A call that gives back: owned, so that it can go on when its request is gone.
-#[derive(Debug)]
-pub struct GiveBack {
-    call: script::Call,
-    charges: usize,
-}
-
-impl GiveBack {
-    /// What to give back of a group of charges that a decision charged; nothing to do is `None`. Overdraft
-    /// charges stay where the request was refused: they are made whatever is decided.
-    pub fn of(
-        resolved: &Resolved<'_>,
-        group: &[u16],
-        units: impl Fn(u16) -> Option<u64>,
-        now: Timestamp,
-    ) -> Option<Self> {
-        let refunds: Vec<(u16, u64)> = group.iter().filter_map(|&i| Some((i, units(i)?))).collect();
-        if refunds.is_empty() {
-            return None;
-        }
-        let charges = refunds.len();
-        Some(Self {
-            call: script::refund(resolved, &refunds, now),
-            charges,
-        })
-    }
-}
-
 /// The evaluations of a group's charges, from what the store held.
 pub fn evaluations<'s>(
     resolved: &'s Resolved<'_>,
@@ -154,25 +127,6 @@ pub fn evaluations<'s>(
             crate::engine::decision::evaluate(charge, *slot, reply.now, wait_cap),
         )
     })
-}
-
-/// How much of each charge of a decision is still spent, for giving it back.
-pub fn still_spent<'s>(
-    resolved: &'s Resolved<'_>,
-    decision: &'s Decision,
-    now: Timestamp,
-) -> impl Fn(u16) -> Option<u64> + 's {
-    move |i| {
-        let (charge, verdict) = (
-            &resolved.charges[usize::from(i)],
-            &decision.verdicts[usize::from(i)],
-        );
-        let cost = charge.spend.filter(|&cost| cost > 0 && verdict.charged)?;
-        let units = charge
-            .terms()
-            .still_spent(cost, verdict.view.reset, decision.at, now);
-        (units > 0).then_some(units)
-    }
 }
 
 #[cfg(test)]

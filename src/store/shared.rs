@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::memory::Memory;
-use super::redis::{CallError, GiveBack, Redis, evaluations, still_spent};
+use super::redis::{CallError, GiveBack, Redis, Return, evaluations};
 use super::{Reply, Store, StoreError};
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::budget::{Outcome, State, View};
-use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, settle};
+use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
 use crate::engine::limit::FailureMode;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::Micros;
@@ -46,6 +47,8 @@ pub struct Shared<C> {
     /// not hand out a fresh budget each time.
     local: Memory<C>,
     outages: Arc<Outages>,
+    /// Held by each task that gives back.
+    giving_back: Arc<()>,
     replicas: Replicas,
     clock: C,
     timeout: Duration,
@@ -67,6 +70,7 @@ impl<C: Clock + Clone> Shared<C> {
             redis,
             local: Memory::new(clock.clone(), max_keys),
             outages: Arc::default(),
+            giving_back: Arc::default(),
             replicas,
             clock,
             timeout,
@@ -82,6 +86,11 @@ impl<C: Clock> Shared<C> {
     /// What is known of outages.
     pub fn outages(&self) -> &Outages {
         &self.outages
+    }
+
+    /// How many requests' charges are on their way back.
+    pub fn giving_back(&self) -> usize {
+        Arc::strong_count(&self.giving_back) - 1
     }
 
     /// The replicas that share the store.
@@ -125,22 +134,21 @@ impl<C: Clock> Shared<C> {
         answer
     }
 
-    /// Folds what the callers answered, and what is decided here for those that did not.
-    async fn fold(
+    /// Folds what the callers answered, and what is decided here for those that did not. What some charged
+    /// and the whole does not is given back.
+    fn fold(
         &self,
         resolved: &mut Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
         wait_cap: Micros,
-    ) -> Decision {
+    ) -> (Decision, Option<JoinHandle<()>>) {
         let mut evaluated: SmallVec<[Option<Evaluation>; 4]> =
             resolved.charges.iter().map(|_| None).collect();
-        let mut at = None;
         let mut failed = Group::new();
         for (group, answer) in groups.iter().zip(answers) {
             match answer {
                 Ok(reply) => {
-                    at.get_or_insert(reply.now);
                     for (i, evaluation) in evaluations(resolved, group, reply, wait_cap) {
                         evaluated[usize::from(i)] = Some(evaluation);
                     }
@@ -148,16 +156,15 @@ impl<C: Clock> Shared<C> {
                 Err(_) => failed.extend(group.iter().copied()),
             }
         }
-        let at = at.unwrap_or_else(|| self.clock.now());
         let degraded = (!failed.is_empty()).then(|| self.decide_without(resolved, &failed, wait_cap));
         if let Some(degraded) = &degraded {
             for (i, verdict) in &degraded.verdicts {
                 evaluated.resize(evaluated.len().max(usize::from(*i) + 1), None);
-                evaluated[usize::from(*i)] = Some(standing_in(verdict.outcome));
+                evaluated[usize::from(*i)] = Some(standing_in(verdict));
             }
         }
         let evaluated: SmallVec<[Evaluation; 4]> = evaluated.into_iter().flatten().collect();
-        let mut decision = settle(resolved, &evaluated, at);
+        let mut decision = settle(resolved, &evaluated);
         if let Some(degraded) = degraded {
             decision.degraded = true;
             for (i, verdict) in degraded.verdicts {
@@ -166,44 +173,68 @@ impl<C: Clock> Shared<C> {
             if decision.refused {
                 // The limits decided here let it pass, another did not.
                 self.give_back_locally(resolved, &failed, &decision);
+                for &i in &failed {
+                    let overdraft = resolved.charges[usize::from(i)].limit.overdraft;
+                    decision.verdicts[usize::from(i)].charged &= overdraft;
+                }
             }
             self.outages.decided(
                 answers.iter().filter_map(|answer| answer.as_ref().err()),
                 &decision,
             );
         }
-        decision
+        let given = if groups.len() > 1 {
+            self.take_back(resolved, groups, answers, &evaluated, &decision)
+        } else {
+            None
+        };
+        (decision, given)
     }
 
-    /// Gives back what some callers charged of a request that another refused, in what is left of the
-    /// store's time; the answer does not wait for the rest.
-    async fn give_back_refused(
+    /// Gives back what callers charged that did not know of the others: the request was refused elsewhere,
+    /// or a descriptor was over its quota.
+    fn take_back(
         &self,
         resolved: &Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
-        left: Duration,
-    ) {
-        let parts = groups.iter().zip(answers).filter_map(|(group, answer)| {
-            let reply = answer.as_ref().ok().filter(|reply| reply.charged)?;
-            // Overdraft is charged whatever is decided.
-            let units = |i: u16| {
-                let charge = &resolved.charges[usize::from(i)];
-                charge.spend.filter(|&cost| cost > 0 && !charge.limit.overdraft)
+        evaluated: &[Evaluation],
+        decision: &Decision,
+    ) -> Option<JoinHandle<()>> {
+        let now = self.clock.now();
+        let part = |(group, answer): (&Group, &Result<Reply, CallError>)| {
+            let reply = answer.as_ref().ok()?;
+            let denies = |i: u16| group.contains(&i) && evaluated[usize::from(i)].denies();
+            let in_vain = |&i: &u16| {
+                pays(resolved, i, !reply.charged, denies) && !decision.verdicts[usize::from(i)].charged
             };
-            GiveBack::of(resolved, group, units, reply.now)
-        });
-        let given = parts.map(|part| {
-            let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
-            tokio::spawn(async move {
-                if let Err(error) = redis.give_back(part).await {
-                    // The caller loses these units until its budget recovers; nobody gains any.
+            let returns = group.iter().copied().filter(in_vain);
+            let returns: SmallVec<[Return; 4]> = returns
+                .map(|i| {
+                    Return::of_evaluated(i, &resolved.charges[usize::from(i)], &evaluated[usize::from(i)])
+                })
+                .collect();
+            GiveBack::of(resolved, &returns, now)
+        };
+        self.give_back_later(groups.iter().zip(answers).filter_map(part).collect())
+    }
+
+    /// Gives back in the background. What does not arrive is lost to the caller until its budget
+    /// recovers; nobody gains any.
+    fn give_back_later(&self, parts: SmallVec<[GiveBack; 2]>) -> Option<JoinHandle<()>> {
+        if parts.is_empty() {
+            return None;
+        }
+        let under_way = Arc::clone(&self.giving_back);
+        let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
+        Some(tokio::spawn(async move {
+            for failure in join_all(parts.into_iter().map(|part| redis.give_back(part))).await {
+                if let Err(error) = failure {
                     outages.failed(&error, || redis.client().shards());
                 }
-            })
-        });
-        // It goes on whether waited for or not.
-        drop(timeout(left, join_all(given)).await);
+            }
+            drop(under_way);
+        }))
     }
 }
 
@@ -224,33 +255,39 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .await
                 .into()
         };
-        let decision = self.fold(resolved, &groups, &answers, wait_cap).await;
-        if decision.refused && !alone {
+        let (decision, given) = self.fold(resolved, &groups, &answers, wait_cap);
+        if let Some(given) = given {
+            // Whoever asks after this answer finds the units back, unless that takes longer than the store
+            // may: it goes on whether waited for or not.
             let left = self.timeout.saturating_sub(watch.elapsed());
-            self.give_back_refused(resolved, &groups, &answers, left).await;
+            drop(timeout(left, given).await);
         }
         Ok(decision)
     }
 
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
-        let now = decision.at.plus(self.clock.now().since(decision.at));
+        let now = self.clock.now();
         let mut local = Group::new();
+        let mut parts = SmallVec::new();
         for group in groups(resolved) {
             let (here, there): (Group, Group) = group
                 .into_iter()
                 .partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
             local.extend(here);
-            if let Some(part) = GiveBack::of(
-                resolved,
-                &there,
-                still_spent(resolved, decision, now),
-                decision.at,
-            ) {
-                let redis = self.redis.clone();
-                // What does not arrive is lost to the caller, who has gone.
-                tokio::spawn(async move { drop(redis.give_back(part).await) });
-            }
+            let returns: SmallVec<[Return; 4]> = there
+                .into_iter()
+                .filter(|&i| decision.verdicts[usize::from(i)].charged)
+                .map(|i| {
+                    Return::of_decided(
+                        i,
+                        &resolved.charges[usize::from(i)],
+                        &decision.verdicts[usize::from(i)],
+                    )
+                })
+                .collect();
+            parts.extend(GiveBack::of(resolved, &returns, now));
         }
+        drop(self.give_back_later(parts));
         self.give_back_locally(resolved, &local, decision);
     }
 }
@@ -273,9 +310,10 @@ fn groups(resolved: &Resolved<'_>) -> SmallVec<[Group; 2]> {
 }
 
 /// An evaluation that only says how a budget answered: its verdict is known from elsewhere.
-fn standing_in(outcome: Outcome) -> Evaluation {
+fn standing_in(verdict: &Verdict) -> Evaluation {
     Evaluation {
-        outcome,
+        at: verdict.at,
+        outcome: verdict.outcome,
         base: Slot::default(),
         charged: Slot::default(),
         clamped: false,
@@ -287,6 +325,7 @@ fn without_store(charge: &Charge<'_>, mode: FailureMode, now: crate::engine::tim
     let terms = charge.terms();
     let denied = mode == FailureMode::Deny && charge.spend.is_some();
     Verdict {
+        at: now,
         outcome: if denied {
             Outcome::Deny {
                 retry_after: Some(DENIED_FOR),

@@ -205,7 +205,7 @@ impl Service {
         let resolved = resolve(domain, request, false, now);
         let evaluate = |charge| evaluate(charge, Slot::default(), now, Micros::ZERO);
         let evaluations: Vec<_> = resolved.charges.iter().map(evaluate).collect();
-        let decision = settle(&resolved, &evaluations, now);
+        let decision = settle(&resolved, &evaluations);
         let elapsed = Duration::from_micros(20);
         self.metrics
             .record(request, domain, &resolved, &decision, elapsed);

@@ -7,7 +7,7 @@ use cota::engine::decision::Decision;
 use cota::engine::descriptor::Request;
 use cota::engine::limit::Limit;
 use cota::engine::policy::Domain;
-use cota::engine::resolve::resolve;
+use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::{Micros, Timestamp};
 use cota::store::Store;
 
@@ -17,12 +17,36 @@ use crate::support::policy::{NOON, costing, domain, request};
 pub trait Harness {
     type Store: Store;
 
+    /// How much later than it could a state may be forgotten.
+    const SLACK: Micros = Micros::ZERO;
+
+    /// A budget that is charged and given it back, because the request was refused elsewhere, is as it
+    /// was to the bit. Otherwise it is as good as it was: it was advanced, which shows when the clock goes
+    /// back or the numbers change.
+    const ATOMIC: bool = true;
+
     async fn begin(now: Timestamp) -> Self;
+
+    /// The same, with a store that forgets nothing by itself, for a clock that goes far back.
+    async fn begin_unforgetting(now: Timestamp) -> Self
+    where
+        Self: Sized,
+    {
+        Self::begin(now).await
+    }
 
     fn store(&self) -> &Self::Store;
 
     /// Moves the store's clock, backward too.
     fn set_clock(&self, now: Timestamp);
+
+    /// What to tell the store so that it holds no answer longer than this.
+    fn cap(&self, cap: Micros) -> Micros {
+        cap
+    }
+
+    /// Waits until what is on its way back has arrived.
+    async fn settled(&self) {}
 
     /// Makes the store drop what its clock says has expired, where that does not happen by itself.
     async fn forget_expired(&self);
@@ -70,12 +94,13 @@ impl<H: Harness> Desk<H> {
 
     pub async fn ask_within<'a>(&'a self, request: &Request<'a>, cap: Micros) -> Decision {
         let mut resolved = resolve(Some(&self.domain), request, false, self.now.get());
-        self.harness.store().decide(&mut resolved, cap).await.unwrap()
+        decide(&self.harness, &mut resolved, cap).await
     }
 
     pub async fn give_back<'a>(&'a self, request: &Request<'a>, decision: &Decision) {
         let resolved = resolve(Some(&self.domain), request, false, self.now.get());
         self.harness.store().give_back(&resolved, decision);
+        self.harness.settled().await;
     }
 
     /// What the first budget says to acme for that cost.
@@ -102,6 +127,14 @@ impl<H: Harness> Desk<H> {
     pub async fn remaining(&self) -> u64 {
         self.views().await[0].remaining
     }
+}
+
+/// A decision, once all it does is done.
+pub async fn decide<H: Harness>(harness: &H, resolved: &mut Resolved<'_>, cap: Micros) -> Decision {
+    let decision = harness.store().decide(resolved, harness.cap(cap)).await.unwrap();
+    assert!(!decision.degraded, "the store gave no answer");
+    harness.settled().await;
+    decision
 }
 
 pub fn views(decision: &Decision) -> Vec<View> {

@@ -7,7 +7,7 @@ use cota::engine::policy::Domain;
 use cota::engine::time::Micros;
 
 use crate::harness::{ACME, Desk, Harness, KEY, remaining, secs};
-use crate::support::policy::{bucket, costing, domain, fixed, refunding, request, sliding, waiting};
+use crate::support::policy::{bucket, costing, domain, fixed, leaky, refunding, request, sliding, waiting};
 
 /// One limit for tenants, one for credentials: two callers of their own.
 fn two_callers(tenant: Limit, credential: Limit) -> Domain {
@@ -278,4 +278,73 @@ pub async fn limits_sent_along_are_budgets_of_their_own<H: Harness>() {
     assert_eq!(remaining(&desk.ask(&hourly).await), [2]);
     desk.later(Micros::from_secs(60));
     assert_eq!(remaining(&desk.ask(&along).await), [2]);
+}
+
+pub async fn a_request_refused_elsewhere_leaves_every_budget_as_it_was<H: Harness>() {
+    let lane = |limit| Limit {
+        excess: Some(limit::Excess {
+            action: ExcessAction::Degrade,
+            up_to_percent: 200,
+        }),
+        ..limit
+    };
+    let shadow = |limit| Limit {
+        shadow: true,
+        ..limit
+    };
+    let limits = vec![
+        fixed("fixed", 9, Unit::Hour),
+        sliding("sliding", 9, Unit::Hour),
+        bucket("bucket", 9, 9, Unit::Hour),
+        leaky("leaky", 60, Unit::Hour, secs(3_600)),
+        waiting(bucket("wait", 60, 1, Unit::Hour), secs(3_600)),
+        lane(fixed("lane", 1, Unit::Hour)),
+        lane(bucket("burst", 1, 1, Unit::Hour)),
+        shadow(fixed("seen", 9, Unit::Hour)),
+        shadow(fixed("over", 1, Unit::Hour)),
+    ];
+    let desk = Desk::<H>::new(domain([
+        (&[("tenant", None)], limits),
+        (&[("credential", None)], vec![fixed("none", 0, Unit::Hour)]),
+    ]))
+    .await;
+    desk.ask(&request(&[ACME])).await;
+    let before = desk.views().await;
+    for descriptors in [&[ACME, KEY], &[KEY, ACME]] {
+        let decision = desk.ask(&request(descriptors)).await;
+        assert!(decision.refused);
+        assert!(decision.verdicts.iter().all(|verdict| !verdict.charged));
+        assert_eq!(desk.views().await, before);
+    }
+    // Both lanes have their one unit yet.
+    let decision = desk.ask(&request(&[ACME])).await;
+    let in_lane = decision.verdicts.iter().filter(|v| v.outcome == Outcome::Excess);
+    assert_eq!((decision.refused, in_lane.count()), (false, 2));
+}
+
+pub async fn quotas_of_several_callers_refuse_together<H: Harness>() {
+    let quota = |name, units| Limit {
+        quota: true,
+        ..fixed(name, units, Unit::Hour)
+    };
+    let route: &[(&str, &str)] = &[("route", "export")];
+    let desk = Desk::<H>::new(domain([
+        (
+            &[("tenant", None)],
+            vec![quota("tenant", 1), fixed("beside", 9, Unit::Hour)],
+        ),
+        (&[("credential", None)], vec![quota("credential", 2)]),
+        (&[("route", None)], vec![fixed("route", 9, Unit::Hour)]),
+    ]))
+    .await;
+    // What stands beside a quota that is over is not charged either; once all are over, nothing is.
+    for (refused, left) in [
+        (false, [0, 8, 1, 8]),
+        (false, [0, 8, 0, 7]),
+        (true, [0, 8, 0, 7]),
+        (true, [0, 8, 0, 7]),
+    ] {
+        let decision = desk.ask(&request(&[ACME, KEY, route])).await;
+        assert_eq!((decision.refused, remaining(&decision)), (refused, left.to_vec()));
+    }
 }

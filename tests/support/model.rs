@@ -28,7 +28,7 @@ impl Model {
             .iter()
             .map(|charge| evaluate(charge, self.read(resolved, charge), now, wait_cap))
             .collect();
-        let decision = settle(resolved, &evaluations, now);
+        let decision = settle(resolved, &evaluations);
         for ((charge, verdict), evaluation) in
             resolved.charges.iter().zip(&decision.verdicts).zip(&evaluations)
         {
@@ -43,7 +43,7 @@ impl Model {
 
     pub fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision, now: Timestamp) {
         for (charge, verdict) in resolved.charges.iter().zip(&decision.verdicts) {
-            let slot = give_back(charge, verdict, self.read(resolved, charge), decision.at, now);
+            let slot = give_back(charge, verdict, self.read(resolved, charge), now);
             self.write(resolved, charge, slot);
         }
     }

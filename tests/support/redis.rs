@@ -168,6 +168,16 @@ impl Server {
         redis::from_redis_value(self.ask(command)).unwrap()
     }
 
+    /// All keys with the milliseconds they have left; -1: no end.
+    pub(crate) fn ttls(&self) -> Vec<(String, i64)> {
+        let keys: Vec<String> = redis::from_redis_value(self.ask(&["KEYS", "*"])).unwrap();
+        let ttl = |key: &String| redis::from_redis_value(self.ask(&["PTTL", key])).unwrap();
+        let ttls = keys.iter().map(ttl);
+        // -2: it ended meanwhile.
+        let both = keys.iter().cloned().zip(ttls);
+        both.filter(|(_, ttl)| *ttl != -2).collect()
+    }
+
     pub(crate) fn try_ask(&self, command: &[&str]) -> redis::RedisResult<Value> {
         let login = match &self.admin {
             Some((user, password)) => format!("{user}:{password}@"),

@@ -101,7 +101,7 @@ impl World {
             .clone()
             .map(|i| evaluate(&resolved.charges[i], slot(i), self.now, self.wait_cap))
             .collect();
-        let decision = settle(&resolved, &evaluations, self.now);
+        let decision = settle(&resolved, &evaluations);
         let slots: Vec<_> = all
             .map(|i| match decision.verdicts[i].charged {
                 true => (key(i), evaluations[i].charged),

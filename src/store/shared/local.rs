@@ -102,7 +102,6 @@ impl<C: Clock> Shared<C> {
         self.local.give_back(
             &part,
             &Decision {
-                at: decision.at,
                 verdicts,
                 ..Decision::default()
             },
