@@ -5,6 +5,7 @@
 pub mod budget;
 pub mod decision;
 pub mod descriptor;
+pub mod found;
 pub mod key;
 pub mod limit;
 pub mod overrides;

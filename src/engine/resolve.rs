@@ -15,6 +15,8 @@ use super::overrides::{Override, OverrideIndex};
 use super::policy::{Domain, KeyRules, Level, Match, Node};
 use super::time::{Micros, Timestamp, Windows};
 
+pub use super::found::{Found, Malformed, Unmatched};
+
 /// What a request meets.
 #[derive(Debug, Default)]
 pub struct Resolved<'r> {
@@ -41,98 +43,6 @@ pub struct Met<'r> {
     pub unlimited: bool,
     /// The rule's `metadata`.
     pub metadata: Option<&'r BTreeMap<Box<str>, Value>>,
-}
-
-/// How the search for a descriptor's rule ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Found {
-    /// At a rule with limits, or with a limit sent along.
-    Limits,
-    /// At a rule that sets no limit on purpose.
-    #[default]
-    NoLimit,
-    /// Nowhere.
-    Unmatched(Unmatched),
-    /// The descriptor itself is broken.
-    Malformed(Malformed),
-}
-
-/// Why a descriptor met no rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unmatched {
-    /// No policy has this domain.
-    UnknownDomain,
-    /// No rule has this key at this place.
-    UnknownKey,
-    /// The key is known here, its value is not, and there is no rule for every value.
-    UnknownValue,
-    /// Rules need more entries.
-    TooShort,
-    /// Rules end before the entries do.
-    TooLong,
-    /// The keys are known, in another order.
-    Order,
-}
-
-impl Unmatched {
-    /// All reasons.
-    pub const ALL: [Self; 6] = [
-        Self::UnknownDomain,
-        Self::UnknownKey,
-        Self::UnknownValue,
-        Self::TooShort,
-        Self::TooLong,
-        Self::Order,
-    ];
-
-    /// Its word in metrics and in `explain`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::UnknownDomain => "unknown_domain",
-            Self::UnknownKey => "unknown_key",
-            Self::UnknownValue => "unknown_value",
-            Self::TooShort => "too_short",
-            Self::TooLong => "too_long",
-            Self::Order => "order",
-        }
-    }
-}
-
-/// What is broken about a request or a part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Malformed {
-    /// The request names no domain.
-    NoDomain,
-    /// The request has no descriptors.
-    NoDescriptors,
-    /// A descriptor has no entries.
-    NoEntries,
-    /// An entry has an empty key.
-    EmptyKey,
-    /// A limit sent along has no unit.
-    OverrideUnit,
-}
-
-impl Malformed {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [
-        Self::NoDomain,
-        Self::NoDescriptors,
-        Self::NoEntries,
-        Self::EmptyKey,
-        Self::OverrideUnit,
-    ];
-
-    /// Its word in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoDomain => "no_domain",
-            Self::NoDescriptors => "no_descriptors",
-            Self::NoEntries => "no_entries",
-            Self::EmptyKey => "empty_key",
-            Self::OverrideUnit => "override_unit",
-        }
-    }
 }
 
 /// What a request asks of one budget.
@@ -236,53 +146,54 @@ pub fn resolve<'r>(
             .unwrap_or(costs.default)
     });
     for (at, descriptor) in request.descriptors.iter().enumerate() {
+        let Ok(met) = u16::try_from(at) else { break };
         let addend = request.addend(descriptor);
+        let charge = |limit: LimitRef<'r>, numbers| {
+            let (refund, spend) = asked(limit.counts, addend, weight);
+            let shadow = shadow_all || limit.shadow;
+            Charge {
+                limit,
+                numbers,
+                plan: None,
+                changed_by: None,
+                met,
+                refund,
+                spend,
+                shadow,
+            }
+        };
         if let (Some(wire), Found::Limits) = (descriptor.limit, resolved.met[at].found)
             && let Some(limit) = wire_limit(domain, descriptor, wire)
         {
             let numbers = limit.numbers;
-            let limit = LimitRef::Wire(Box::new(limit));
-            add(
-                &mut resolved,
-                at,
-                limit,
-                numbers,
-                None,
-                None,
-                (addend, weight),
-                shadow_all,
-            );
+            add(&mut resolved, charge(LimitRef::Wire(Box::new(limit)), numbers));
             continue;
         }
         for limit in found[at] {
             let limit: &'r Limit = limit;
-            if limit
+            let dropped = limit
                 .name
                 .as_ref()
-                .is_some_and(|name| replaced.contains(&&**name))
-                && !limit.numbers.unlimited
-            {
+                .is_some_and(|name| replaced.contains(&&**name));
+            if dropped && !limit.numbers.unlimited {
                 continue;
             }
             let (plan, numbers) = planned(limit, request);
-            let changed_by = limit
-                .overrides
-                .find(limit.identity.keys(), &resolved.met[at].values, now);
+            let values = &resolved.met[at].values;
+            let changed_by = limit.overrides.find(limit.identity.keys(), values, now);
             let numbers = changed_by.map_or(numbers, |item| item.change.apply(numbers));
             if numbers.unlimited {
                 resolved.met[at].unlimited = true;
                 continue;
             }
-            let limit = LimitRef::Policy(limit);
+            let charge = charge(LimitRef::Policy(limit), numbers);
             add(
                 &mut resolved,
-                at,
-                limit,
-                numbers,
-                plan,
-                changed_by,
-                (addend, weight),
-                shadow_all,
+                Charge {
+                    plan,
+                    changed_by,
+                    ..charge
+                },
             );
         }
     }
@@ -475,51 +386,24 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
     })
 }
 
-/// Adds what one descriptor asks of one limit, joining it with what others asked of the same budget.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call site a case; a struct would only be taken apart again"
-)]
-fn add<'r>(
-    resolved: &mut Resolved<'r>,
-    at: usize,
-    limit: LimitRef<'r>,
-    numbers: Numbers,
-    plan: Option<&'r str>,
-    changed_by: Option<&'r Arc<Override>>,
-    (addend, weight): (Addend, u64),
-    shadow_all: bool,
-) {
-    let (refund, spend) = asked(limit.counts, addend, weight);
+/// Adds what a descriptor asks of a limit, joined with what others of the request asked of the same budget.
+fn add<'r>(resolved: &mut Resolved<'r>, charge: Charge<'r>) {
+    let at = usize::from(charge.met);
     let values = &resolved.met[at].values;
     let same = resolved.charges.iter().position(|other| {
         let other_values = &resolved.met[usize::from(other.met)].values;
-        (std::ptr::eq(&*other.limit, &*limit) || other.limit.identity == limit.identity)
+        (std::ptr::eq(&*other.limit, &*charge.limit) || other.limit.identity == charge.limit.identity)
             && other_values == values
     });
     if let Some(same) = same {
-        let charge = &mut resolved.charges[same];
-        charge.refund = charge.refund.max(refund);
-        charge.spend = charge.spend.max(spend);
+        let joined = &mut resolved.charges[same];
+        joined.refund = joined.refund.max(charge.refund);
+        joined.spend = joined.spend.max(charge.spend);
         resolved.met[at].charges.push(same as u16);
-        return;
+    } else if let Ok(position) = u16::try_from(resolved.charges.len()) {
+        resolved.met[at].charges.push(position);
+        resolved.charges.push(charge);
     }
-    let Ok(position) = u16::try_from(resolved.charges.len()) else {
-        return;
-    };
-    let Ok(met) = u16::try_from(at) else { return };
-    let shadow = shadow_all || limit.shadow;
-    resolved.met[at].charges.push(position);
-    resolved.charges.push(Charge {
-        limit,
-        numbers,
-        plan,
-        changed_by,
-        met,
-        refund,
-        spend,
-        shadow,
-    });
 }
 
 /// What an addend means to a limit: units to give back, and units to spend.

@@ -15,6 +15,7 @@ mod keeper;
 mod key;
 mod link;
 mod node;
+mod probe;
 mod returns;
 mod script;
 mod slots;
@@ -25,6 +26,7 @@ mod topology;
 pub use client::Client;
 pub use error::{CallError, Fate, Kind};
 pub use node::{ShardId, ShardState};
+pub use probe::{PROBE_LIVES, Probe};
 pub use returns::{GiveBack, Return};
 pub use script::SCRIPT;
 pub use target::{BadTarget, Target};
@@ -75,9 +77,8 @@ impl Redis {
     }
 
     async fn call(&self, call: &script::Call, charges: usize) -> Result<Reply, CallError> {
-        let args: smallvec::SmallVec<[&[u8]; 6]> = call.args.iter().map(Vec::as_slice).collect();
         let key = call.key.as_bytes();
-        let value = self.client.call(key, &args, self.timeout).await?;
+        let value = self.client.call(key, &[&call.arg], self.timeout).await?;
         script::reply(value, charges).map_err(|what| self.client.nonsense(key, what))
     }
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::memory::Memory;
 use super::redis::{CallError, GiveBack, Redis, Return, evaluations};
@@ -24,6 +26,7 @@ use crate::engine::time::Micros;
 mod local;
 mod outages;
 mod replicas;
+mod selftest;
 
 pub use outages::{Outages, ShardOutage};
 pub use replicas::Replicas;
@@ -48,7 +51,7 @@ pub struct Shared<C> {
     giving_back: Arc<()>,
     replicas: Replicas,
     clock: C,
-    timeout: Micros,
+    timeout: Duration,
     on_call: OnCall,
 }
 
@@ -70,7 +73,7 @@ impl<C: Clock + Clone> Shared<C> {
             giving_back: Arc::default(),
             replicas,
             clock,
-            timeout: timeout.into(),
+            timeout,
             on_call,
         });
         tokio::spawn(replicas::beat(Arc::downgrade(&shared)));
@@ -97,7 +100,6 @@ impl<C: Clock> Shared<C> {
 
     /// What is out now, for people.
     pub fn degraded(&self) -> Vec<String> {
-        let shards = self.redis.client().shards();
         let line = |out: ShardOutage| {
             format!(
                 "store {} gives no answer for {} s",
@@ -105,7 +107,7 @@ impl<C: Clock> Shared<C> {
                 out.lasts.as_secs()
             )
         };
-        self.outages.list(&shards).into_iter().map(line).collect()
+        self.outages.list().into_iter().map(line).collect()
     }
 
     /// What is kept here of budgets that were decided without the store.
@@ -140,7 +142,7 @@ impl<C: Clock> Shared<C> {
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
         wait_cap: Micros,
-    ) -> Decision {
+    ) -> (Decision, Option<JoinHandle<()>>) {
         let mut evaluated: SmallVec<[Option<Evaluation>; 4]> =
             resolved.charges.iter().map(|_| None).collect();
         let mut failed = Group::new();
@@ -181,14 +183,16 @@ impl<C: Clock> Shared<C> {
                 &decision,
             );
         }
-        if groups.len() > 1 {
-            self.take_back(resolved, groups, answers, &evaluated, &decision);
-        }
-        decision
+        let given = if groups.len() > 1 {
+            self.take_back(resolved, groups, answers, &evaluated, &decision)
+        } else {
+            None
+        };
+        (decision, given)
     }
 
     /// Gives back what callers charged that did not know of the others: the request was refused elsewhere,
-    /// or a descriptor was over its quota. The answer does not wait for it.
+    /// or a descriptor was over its quota.
     fn take_back(
         &self,
         resolved: &Resolved<'_>,
@@ -196,7 +200,7 @@ impl<C: Clock> Shared<C> {
         answers: &[Result<Reply, CallError>],
         evaluated: &[Evaluation],
         decision: &Decision,
-    ) {
+    ) -> Option<JoinHandle<()>> {
         let now = self.clock.now();
         let part = |(group, answer): (&Group, &Result<Reply, CallError>)| {
             let reply = answer.as_ref().ok()?;
@@ -212,32 +216,33 @@ impl<C: Clock> Shared<C> {
                 .collect();
             GiveBack::of(resolved, &returns, now)
         };
-        self.give_back_later(groups.iter().zip(answers).filter_map(part).collect());
+        self.give_back_later(groups.iter().zip(answers).filter_map(part).collect())
     }
 
     /// Gives back in the background. What does not arrive is lost to the caller until its budget
     /// recovers; nobody gains any.
-    fn give_back_later(&self, parts: SmallVec<[GiveBack; 2]>) {
+    fn give_back_later(&self, parts: SmallVec<[GiveBack; 2]>) -> Option<JoinHandle<()>> {
         if parts.is_empty() {
-            return;
+            return None;
         }
         let under_way = Arc::clone(&self.giving_back);
         let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
-        tokio::spawn(async move {
+        Some(tokio::spawn(async move {
             for failure in join_all(parts.into_iter().map(|part| redis.give_back(part))).await {
                 if let Err(error) = failure {
                     outages.failed(&error, || redis.client().shards());
                 }
             }
             drop(under_way);
-        });
+        }))
     }
 }
 
 impl<C: Clock + Clone> Store for Shared<C> {
     async fn decide(&self, resolved: &mut Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
         // A wait begins when the store has answered; its time comes off what the caller allows.
-        let wait_cap = wait_cap.saturating_sub(self.timeout);
+        let wait_cap = wait_cap.saturating_sub(self.timeout.into());
+        let watch = Stopwatch::start();
         let groups = groups(resolved);
         let alone = groups.len() == 1;
         let answers: SmallVec<[_; 2]> = if alone {
@@ -250,7 +255,14 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .await
                 .into()
         };
-        Ok(self.fold(resolved, &groups, &answers, wait_cap))
+        let (decision, given) = self.fold(resolved, &groups, &answers, wait_cap);
+        if let Some(given) = given {
+            // Whoever asks after this answer finds the units back, unless that takes longer than the store
+            // may: it goes on whether waited for or not.
+            let left = self.timeout.saturating_sub(watch.elapsed());
+            drop(timeout(left, given).await);
+        }
+        Ok(decision)
     }
 
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
@@ -275,7 +287,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .collect();
             parts.extend(GiveBack::of(resolved, &returns, now));
         }
-        self.give_back_later(parts);
+        drop(self.give_back_later(parts));
         self.give_back_locally(resolved, &local, decision);
     }
 }

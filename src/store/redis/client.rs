@@ -99,6 +99,17 @@ impl Client {
         nodes.iter().map(|node| node.state()).collect()
     }
 
+    /// Whether keys are spread over slots.
+    pub fn is_cluster(&self) -> bool {
+        self.inner.servers.is_cluster()
+    }
+
+    /// Asks a shard something on a connection of its own, in the time that a reconnect takes. No answer, or an
+    /// error, is `None`.
+    pub async fn aside(&self, shard: ShardId, command: &Cmd) -> Option<Value> {
+        self.inner.servers.aside(shard, command).await
+    }
+
     /// Changes whenever the health of a shard does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.inner.servers.events.changes.subscribe()

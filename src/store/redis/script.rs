@@ -1,6 +1,6 @@
 //! What the script is asked and what it answers: see the head of `redis.lua`.
 
-use rmp::encode::{write_array_len, write_sint, write_uint};
+use rmp::encode::{write_array_len, write_sint, write_str, write_uint};
 use smallvec::SmallVec;
 
 use super::key;
@@ -30,8 +30,8 @@ const STATE: usize = 20;
 pub(super) struct Call {
     /// The caller's key.
     pub(super) key: String,
-    /// The arguments.
-    pub(super) args: SmallVec<[Vec<u8>; 6]>,
+    /// The argument.
+    pub(super) arg: Vec<u8>,
 }
 
 /// What is asked of one charge.
@@ -85,35 +85,36 @@ fn encode(
     now: Timestamp,
 ) -> Call {
     let charge = |asked: &Asked| &resolved.charges[usize::from(asked.charge)];
-    let mut packed = Vec::with_capacity(32 * asked.len());
+    let mut packed = Vec::with_capacity(80 * asked.len());
     let out = &mut packed;
-    array(out, 3);
-    uint(out, quota_refuses.into());
-    let quota = asked.iter().any(|asked| charge(asked).limit.quota);
-    array(out, if quota { resolved.met.len() } else { 0 });
-    if quota {
+    uint(out, asked.len() as u64);
+    if asked.iter().any(|asked| charge(asked).limit.quota) {
+        array(out, 1 + resolved.met.len());
+        uint(out, quota_refuses.into());
         for met in &resolved.met {
             let place = |i: &u16| asked.iter().position(|asked| asked.charge == *i);
             let members: SmallVec<[usize; 4]> = met.charges.iter().filter_map(place).collect();
             array(out, members.len());
             members.iter().for_each(|&i| uint(out, i as u64 + 1));
         }
+    } else {
+        uint(out, 0);
     }
-    array(out, asked.len());
+    text(out, "");
+    for asked in asked {
+        text(out, &key::field(&resolved.key(charge(asked))));
+    }
     for asked in asked {
         write_charge(out, charge(asked), asked, wait_cap, now);
     }
-    let fields = asked
-        .iter()
-        .map(|asked| key::field(&resolved.key(charge(asked))).into_bytes());
     let caller = asked
         .first()
         .map(|asked| key::key(&resolved.key(charge(asked))))
         .unwrap_or_default();
-    let mut args: SmallVec<[Vec<u8>; 6]> = SmallVec::new();
-    args.push(packed);
-    args.extend(fields);
-    Call { key: caller, args }
+    Call {
+        key: caller,
+        arg: packed,
+    }
 }
 
 fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap: Micros, now: Timestamp) {
@@ -123,11 +124,6 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
         Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => Some(windows),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
     };
-    let extra = match windows {
-        None => 0,
-        Some(Windows::Even { .. }) => 2,
-        Some(Windows::Calendar { .. }) => 5,
-    };
     let flags = [
         (charge.shadow, SHADOW),
         (charge.limit.quota, QUOTA),
@@ -136,22 +132,22 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
         (matches!(windows, Some(Windows::Even { .. })), EVEN),
         (asked.returns.is_some_and(|returned| returned.lane), IN_LANE),
     ];
-    array(out, 14 + extra);
+    let flags = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
     uint(out, algorithm(&terms));
-    uint(
-        out,
-        flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum(),
-    );
-    uint(out, asked.refund);
+    uint(out, flags);
     optional(out, asked.spend);
     uint(out, terms.units);
     uint(out, terms.period.0);
     uint(out, terms.burst);
+    if windows.is_none() && flags == 0 && asked.refund == 0 && terms.max_wait == Micros::ZERO {
+        uint(out, 0);
+        return;
+    }
+    array(out, 9);
+    write_windows(out, windows, now);
     uint(out, terms.max_wait.min(wait_cap).0);
     uint(out, terms.max_wait.0);
-    uint(out, if terms.overdraft { terms.deepest() } else { 0 });
-    uint(out, lane.map_or(0, |lane| lane.units));
-    uint(out, lane.map_or(0, |lane| lane.burst));
+    uint(out, asked.refund);
     optional(out, asked.returns.map(|returned| returned.born));
     uint(
         out,
@@ -159,18 +155,26 @@ fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap:
             .returns
             .map_or(0, |returned| returned.lasts.0.min(MAX_UNITS)),
     );
+    uint(out, if terms.overdraft { terms.deepest() } else { 0 });
+    uint(out, lane.map_or(0, |lane| lane.units));
+    uint(out, lane.map_or(0, |lane| lane.burst));
+}
+
+fn write_windows(out: &mut Vec<u8>, windows: Option<&Windows>, now: Timestamp) {
     match windows {
         Some(Windows::Even { length, lead }) => {
+            array(out, 2);
             uint(out, length.0);
             uint(out, lead.0);
         }
         Some(windows @ Windows::Calendar { .. }) => {
             // The window before, this one and the next: more than our clock and the store's differ.
             let first = windows.at(now).index.saturating_sub(1);
+            array(out, 5);
             uint(out, first);
             (first..first + 4).for_each(|index| uint(out, windows.start(index).0));
         }
-        None => {}
+        None => uint(out, 0),
     }
 }
 
@@ -203,6 +207,10 @@ fn uint(out: &mut Vec<u8>, n: u64) {
     let _ = write_uint(out, n);
 }
 
+fn text(out: &mut Vec<u8>, text: &str) {
+    let _ = write_str(out, text);
+}
+
 /// Reads the answer to a call for that many charges.
 ///
 /// # Errors
@@ -212,24 +220,23 @@ pub(super) fn reply(value: redis::Value, charges: usize) -> Result<Reply, &'stat
         return Err("not an array");
     };
     let mut parts = parts.into_iter();
-    let (Some(redis::Value::Int(charged)), Some(redis::Value::Int(now))) = (parts.next(), parts.next())
-    else {
-        return Err("not two numbers first");
+    let Some(redis::Value::Int(now)) = parts.next() else {
+        return Err("not a number first");
     };
-    let now = Timestamp(u64::try_from(now).map_err(|_| "a negative time")?);
     let mut slots = SmallVec::new();
     for part in parts {
-        let redis::Value::BulkString(bytes) = part else {
-            return Err("not a string for a state");
-        };
-        slots.push(slot(&bytes).ok_or("a state of another length")?);
+        slots.push(match part {
+            redis::Value::Nil => Slot::default(),
+            redis::Value::BulkString(bytes) => slot(&bytes).ok_or("a state of another length")?,
+            _ => return Err("not a string for a state"),
+        });
     }
     if slots.len() != charges {
         return Err("another number of states");
     }
     Ok(Reply {
-        charged: charged == 1,
-        now,
+        charged: now > 0,
+        now: Timestamp(now.unsigned_abs()),
         slots,
     })
 }
@@ -237,7 +244,6 @@ pub(super) fn reply(value: redis::Value, charges: usize) -> Result<Reply, &'stat
 /// What a field holds.
 fn slot(bytes: &[u8]) -> Option<Slot> {
     match bytes.len() {
-        0 => Some(Slot::default()),
         // One state or two, and five bytes of expiry.
         25 => Some(Slot {
             main: state(bytes)?,

@@ -67,21 +67,17 @@ impl Server {
 
     /// Says that the key is to live on: for states planted in it that the call does not touch.
     fn plant_end(&mut self, key: &str) {
-        let bytes: &[u8] = &(1_u64 << 50).to_be_bytes()[1..];
-        redis::cmd("HSET")
-            .arg(key)
-            .arg("")
-            .arg(bytes)
-            .exec(&mut self.connection)
-            .unwrap();
+        let end = 1_u64 << 35;
+        let mut both = redis::pipe();
+        both.hset(key, "", &end.to_be_bytes()[3..])
+            .expire_at(key, end as i64);
+        both.exec(&mut self.connection).unwrap();
     }
 
     fn call(&mut self, call: &super::script::Call) -> redis::Value {
         let mut command = redis::cmd("EVAL");
         command.arg(SCRIPT).arg(1).arg(&call.key);
-        for arg in &call.args {
-            command.arg(arg.as_slice());
-        }
+        command.arg(call.arg.as_slice());
         command.query(&mut self.connection).unwrap()
     }
 
@@ -92,11 +88,8 @@ impl Server {
             .arg(field)
             .query(&mut self.connection)
             .unwrap();
-        let parts = vec![
-            redis::Value::Int(1),
-            redis::Value::Int(1),
-            redis::Value::BulkString(bytes.unwrap_or_default()),
-        ];
+        let field = bytes.map_or(redis::Value::Nil, redis::Value::BulkString);
+        let parts = vec![redis::Value::Int(1), field];
         reply(redis::Value::Array(parts), 1).unwrap().slots[0]
     }
 
@@ -340,6 +333,56 @@ fn ask() -> impl Strategy<Value = (u64, Option<u64>)> {
         1 => cost.clone().prop_map(|cost| (cost, None)),
         1 => (cost.clone(), cost).prop_map(|(refund, cost)| (refund, Some(cost))),
     ]
+}
+
+/// Costs around what is left of plain buckets: the loop without functions that most requests take.
+fn plain() -> impl Strategy<Value = Asked> {
+    let ago = prop_oneof![9 => 0..3_000_000i64, 1 => magnitude(1 << 45).prop_map(|n| n as i64)];
+    let state = (0..60u64, any::<u64>(), ago).prop_map(|(used, part, ago)| Planted { used, part, ago });
+    (
+        1..200u64,
+        1..60u64,
+        0..7usize,
+        proptest::option::weighted(0.8, state),
+    )
+        .prop_map(|(units, burst, unit, planted)| (bucket("l", units, burst, Unit::ALL[unit]), planted, None))
+}
+
+#[test]
+fn plain_buckets_agree_to_the_bit() {
+    let server = std::cell::RefCell::new(Server::start());
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 1_000,
+        ..ProptestConfig::default()
+    });
+    runner
+        .run(
+            &(proptest::collection::vec(plain(), 1..5), 1..8u64),
+            |(asked, cost)| same(&mut server.borrow_mut(), &asked, (0, Some(cost)), 0),
+        )
+        .unwrap();
+}
+
+#[test]
+fn a_key_lives_until_its_last_budget_is_full_and_a_second_more_at_most() {
+    let mut server = Server::start();
+    let limits = vec![
+        bucket("l", 10, 30, Unit::Minute),
+        bucket("m", 60, 60, Unit::Minute),
+    ];
+    let domain = domain([(&[("tenant", None)], limits)]);
+    let request = request(&[&[("tenant", "acme")]]);
+    let resolved: Resolved<'_> = resolve(Some(&domain), &request, false, Timestamp(0));
+    let call = call(&resolved, &[0, 1], Micros::ZERO, true, present());
+    for spent in 1..=30 {
+        assert!(reply(server.call(&call), 2).unwrap().charged, "{spent}");
+        let (ttl, full) = (server.ttl(&call.key), spent * 6_000);
+        assert!(
+            (full - 5_000..=full + 1_001).contains(&ttl),
+            "{ttl} ms after {spent}"
+        );
+    }
+    assert!(!reply(server.call(&call), 2).unwrap().charged);
 }
 
 #[test]

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ask;
+use super::error::Reply;
 use super::link::{Dialer, Trouble};
 use super::node::{Events, Node, ShardId, ShardState};
 use super::slots::{self, Range, SLOTS};
@@ -126,6 +128,20 @@ impl Servers {
             up: false,
             since: self.events.since_start(),
             error: self.registry.lock().trouble.clone(),
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.target.topology, Topology::Cluster { .. })
+    }
+
+    /// Asks a node something on a connection of its own.
+    pub(super) async fn aside(&self, shard: ShardId, command: &Cmd) -> Option<Value> {
+        let node = self.nodes().into_iter().find(|node| node.id() == shard)?;
+        let link = self.dialer.node(node.address()).await.ok()?;
+        match timeout(ask::ANSWER, link.send(command)).await {
+            Ok(Ok(Reply::Value(value))) => Some(value),
+            _ => None,
         }
     }
 

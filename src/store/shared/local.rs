@@ -56,17 +56,34 @@ impl<C: Clock> Shared<C> {
         if let Some(ceiling) = resolved.ceiling {
             let spend = part.charges.last().and_then(|charge| charge.spend);
             drop(part);
-            resolved.charges.push(ceiling_charge(ceiling, share, spend, 0));
+            // It answers beside the limits that it is over.
+            let mut first = None;
+            for (at, met) in resolved.met.iter_mut().enumerate() {
+                if met.charges.iter().any(|i| local.contains(i)) {
+                    met.charges.push(added);
+                    first.get_or_insert(at as u16);
+                }
+            }
+            let met = first.unwrap_or_default();
+            resolved.charges.push(ceiling_charge(ceiling, share, spend, met));
         }
         Degraded { verdicts }
     }
 
     /// Gives back what a decision charged here to these charges of a request.
     pub(super) fn give_back_locally(&self, resolved: &Resolved<'_>, charges: &[u16], decision: &Decision) {
+        let is_ceiling = |i: u16| {
+            let limit: &Limit = &resolved.charges[usize::from(i)].limit;
+            resolved
+                .ceiling
+                .is_some_and(|ceiling| std::ptr::eq(ceiling, limit))
+        };
+        // What the ceiling let pass is not given back: it is a loose bound, and this keeps it one.
         let local: Group = charges
             .iter()
             .copied()
             .filter(|&i| decision.verdicts[usize::from(i)].degraded == Some(FailureMode::Local))
+            .filter(|&i| !is_ceiling(i))
             .filter(|&i| {
                 let refused_anyway = resolved.charges[usize::from(i)].limit.overdraft && decision.refused;
                 decision.verdicts[usize::from(i)].charged && !refused_anyway
@@ -76,7 +93,6 @@ impl<C: Clock> Shared<C> {
             return;
         }
         let part = locally(resolved, &local, self.replicas.live());
-        // What the ceiling let pass is not given back: it is a loose bound, and this keeps it one.
         let verdicts = local.iter().map(|&i| decision.verdicts[usize::from(i)]);
         let verdicts: SmallVec<[Verdict; 4]> = verdicts.collect();
         let part = Resolved {
@@ -127,8 +143,14 @@ fn locally<'s>(resolved: &'s Resolved<'_>, local: &[u16], replicas: u32) -> Reso
             .filter(|charge| !charge.shadow)
             .filter_map(|charge| charge.spend)
             .max();
+        let at = charges.len() as u16;
         charges.push(ceiling_charge(ceiling, replicas, spend, met.len() as u16));
-        met.push(Met::default());
+        // What no descriptor meets is not charged.
+        met.push(Met {
+            found: Found::Limits,
+            charges: [at].into_iter().collect(),
+            ..Met::default()
+        });
     }
     Resolved {
         charges,

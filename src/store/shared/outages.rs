@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Shared;
+use super::selftest::SelfTests;
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::decision::Decision;
 use crate::engine::limit::FailureMode;
@@ -28,7 +29,10 @@ pub struct Outages {
 
 #[derive(Debug)]
 struct Outage {
+    /// Kept, for when the shard serves nobody any more.
+    address: String,
     began: Stopwatch,
+    /// When it was last known to go on.
     last: Stopwatch,
     decisions: [u64; FailureMode::ALL.len()],
 }
@@ -62,13 +66,13 @@ impl Outages {
         self.errors[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// The shards that are out, among these.
-    pub fn list(&self, shards: &[ShardState]) -> Vec<ShardOutage> {
+    /// The shards that are out.
+    pub fn list(&self) -> Vec<ShardOutage> {
         let open = self.open.lock();
         let mut list: Vec<ShardOutage> = open
-            .iter()
-            .map(|(id, outage)| ShardOutage {
-                address: address(shards, *id),
+            .values()
+            .map(|outage| ShardOutage {
+                address: outage.address.clone(),
                 lasts: outage.began.elapsed(),
             })
             .collect();
@@ -79,10 +83,15 @@ impl Outages {
     /// A call failed; `shards` tells where the shard is.
     pub(super) fn failed(&self, error: &CallError, shards: impl FnOnce() -> Vec<ShardState>) {
         self.errors[error.kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.goes_on(error, shards);
+    }
+
+    fn goes_on(&self, error: &CallError, shards: impl FnOnce() -> Vec<ShardState>) {
         let mut open = self.open.lock();
         let outage = open.entry(error.shard).or_insert_with(|| {
-            tracing::warn!(shard = address(&shards(), error.shard), %error, "store gives no answer, deciding by failure mode");
-            Outage::begin()
+            let outage = Outage::begin(address(&shards(), error.shard));
+            tracing::warn!(shard = outage.address, %error, "store gives no answer, deciding by failure mode");
+            outage
         });
         outage.last = Stopwatch::start();
     }
@@ -102,46 +111,73 @@ impl Outages {
         }
     }
 
-    /// Begins outages of shards that are known to be down, and ends those of shards that are up, or serve
-    /// nobody any more, and gave every answer for a while.
+    /// Begins outages of shards that are known to be down.
     fn look(&self, shards: &[ShardState]) {
         let mut open = self.open.lock();
-        for shard in shards.iter().filter(|shard| !shard.up && shard.since >= LOOK) {
-            open.entry(shard.id).or_insert_with(|| {
+        for shard in shards.iter().filter(|shard| !shard.up) {
+            if let Some(outage) = open.get_mut(&shard.id) {
+                outage.last = Stopwatch::start();
+            } else if shard.since >= LOOK {
+                let error = shard.error.as_deref();
                 tracing::warn!(
                     shard = shard.address,
-                    error = shard.error.as_deref(),
-                    "store is down"
+                    error,
+                    "store is down, deciding by failure mode"
                 );
-                Outage::begin()
+                open.insert(shard.id, Outage::begin(shard.address.clone()));
+            }
+        }
+    }
+
+    /// Whether a shard that was out has failed nobody for a while.
+    fn quiet(&self, shard: ShardId) -> bool {
+        let open = self.open.lock();
+        open.get(&shard)
+            .is_some_and(|outage| outage.last.elapsed() >= QUIET)
+    }
+
+    /// A shard that answers again.
+    fn end(&self, shard: ShardId) {
+        if let Some(outage) = self.open.lock().remove(&shard) {
+            outage.end("store answers again");
+        }
+    }
+
+    /// Ends the outages of shards that serve nobody any more: others took their place.
+    fn end_departed(&self, shards: &[ShardState]) {
+        let gone = |id: &ShardId, outage: &mut Outage| {
+            shards.iter().all(|shard| shard.id != *id) && outage.last.elapsed() >= QUIET
+        };
+        for (id, outage) in self.open.lock().extract_if(gone) {
+            outage.end(if id == ShardId::UNKNOWN {
+                "store answers again"
+            } else {
+                "store answers again, from elsewhere"
             });
         }
-        open.retain(|id, outage| {
-            let down = shards.iter().any(|shard| shard.id == *id && !shard.up);
-            if down || outage.last.elapsed() < QUIET {
-                return true;
-            }
-            let [local, allow, deny] = outage.decisions;
-            tracing::warn!(
-                shard = address(shards, *id),
-                lasted = ?outage.began.elapsed(),
-                decided_local = local,
-                decided_allow = allow,
-                decided_deny = deny,
-                "store answers again"
-            );
-            false
-        });
     }
 }
 
 impl Outage {
-    fn begin() -> Self {
+    fn begin(address: String) -> Self {
         Self {
+            address,
             began: Stopwatch::start(),
             last: Stopwatch::start(),
             decisions: [0; FailureMode::ALL.len()],
         }
+    }
+
+    fn end(self, how: &'static str) {
+        let [local, allow, deny] = self.decisions;
+        tracing::warn!(
+            shard = self.address,
+            lasted = ?self.began.elapsed().saturating_sub(self.last.elapsed()),
+            decided_local = local,
+            decided_allow = allow,
+            decided_deny = deny,
+            "{how}"
+        );
     }
 }
 
@@ -150,12 +186,30 @@ fn address(shards: &[ShardState], id: ShardId) -> String {
     found.map_or_else(|| "unknown".into(), |shard| shard.address.clone())
 }
 
-/// Looks at the shards again and again.
+/// Looks at the shards again and again, and tries those that are new or back.
 pub(super) async fn watch<C: Clock>(shared: Weak<Shared<C>>) {
+    let mut tests = SelfTests::default();
     let mut tick = tokio::time::interval(LOOK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        shared.outages.look(&shared.redis.client().shards());
+        let (redis, outages) = (&shared.redis, &shared.outages);
+        let shards = redis.client().shards();
+        outages.look(&shards);
+        for shard in shards.iter().filter(|shard| shard.up) {
+            let over = outages.quiet(shard.id);
+            if !over && !tests.due(shard) {
+                continue;
+            }
+            match tests.run(redis, &shared.clock, shard).await {
+                Ok(()) if over => outages.end(shard.id),
+                Ok(()) => {}
+                // A test that was slow once, while calls are not, is no outage; it is repeated.
+                Err(error) if error.kind == Kind::Timeout && !over => {}
+                Err(error) => outages.goes_on(&error, || shards.clone()),
+            }
+        }
+        outages.end_departed(&shards);
     }
 }

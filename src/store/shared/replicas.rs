@@ -14,6 +14,8 @@ pub struct Replicas {
     counted: AtomicBool,
     fixed: bool,
     id: u64,
+    /// The last count was lower than what is believed.
+    fewer: AtomicBool,
 }
 
 impl Replicas {
@@ -24,6 +26,7 @@ impl Replicas {
             counted: AtomicBool::new(false),
             fixed: false,
             id: fastrand::u64(..),
+            fewer: AtomicBool::new(false),
         }
     }
 
@@ -44,6 +47,17 @@ impl Replicas {
     pub fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed)
     }
+
+    /// Takes a count. A lower one counts when the next one is low too: in a store that lost its data the
+    /// first to come back is alone for a moment, and must not take the others' share.
+    fn count(&self, live: u32) {
+        self.counted.store(true, Ordering::Relaxed);
+        let fewer = live < self.live();
+        let certain = self.fewer.swap(fewer, Ordering::Relaxed) || !fewer;
+        if !self.fixed && certain && self.live.swap(live, Ordering::Relaxed) != live {
+            tracing::info!(replicas = live, "replicas that share the store");
+        }
+    }
 }
 
 /// Says every second that this replica lives.
@@ -53,14 +67,39 @@ pub(super) async fn beat<C: Clock>(shared: Weak<Shared<C>>) {
     loop {
         tick.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        let replicas = &shared.replicas;
         // A failure is seen by the calls that matter; the last count stands.
-        let Ok(live) = shared.redis.heartbeat(replicas.id).await else {
-            continue;
-        };
-        replicas.counted.store(true, Ordering::Relaxed);
-        if !replicas.fixed && replicas.live.swap(live, Ordering::Relaxed) != live {
-            tracing::info!(replicas = live, "replicas that share the store");
+        if let Ok(live) = shared.redis.heartbeat(shared.replicas.id).await {
+            shared.replicas.count(live);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_count_at_once_and_fewer_when_seen_twice() {
+        let replicas = Replicas::counted(2);
+        let live = |counts: &[u32]| {
+            counts.iter().for_each(|&live| replicas.count(live));
+            replicas.live()
+        };
+        assert_eq!(live(&[]), 2);
+        assert_eq!(live(&[1]), 2);
+        assert_eq!(live(&[3]), 3);
+        assert_eq!(live(&[1, 3, 1]), 3);
+        assert_eq!(live(&[2]), 2);
+        assert_eq!(live(&[1, 1]), 1);
+    }
+
+    #[test]
+    fn a_given_number_stays() {
+        let replicas = Replicas::fixed(4);
+        replicas.count(9);
+        replicas.count(1);
+        replicas.count(1);
+        assert_eq!(replicas.live(), 4);
+        assert!(replicas.counted_once());
     }
 }
