@@ -19,8 +19,9 @@ build: ## Build the binary (debug)
 
 # The debug build, since `make test` needs the same one: a newcomer compiles once.
 .PHONY: demo
-demo: build .venv/installed ## Show cota behind a real Envoy; ONCE=1 ends after the traffic
-	@python3 demo/demo.py --cota $(TARGET)/debug/cota --envoy .venv/bin/envoy $(if $(ONCE),--once)
+demo: build .venv/installed ## Show cota behind a real Envoy; ONCE=1 ends after the traffic; STORE=redis or cluster
+	@$(if $(filter redis cluster,$(STORE)),tests/install-tools)
+	@python3 demo/demo.py --cota $(TARGET)/debug/cota --envoy .venv/bin/envoy $(if $(STORE),--store $(STORE)) $(if $(ONCE),--once)
 
 .PHONY: test
 test: setup ## Run all tests, those with the real Envoy too
@@ -36,7 +37,7 @@ check: setup ## Everything a change must pass: format, lints, tests, dependencie
 
 # Release builds; h2load comes with `make setup`. Ratios within one run, since machines differ.
 .PHONY: bench
-bench: setup ## Print figures: the engine alone, and CPU per decision beside a server that answers OK
+bench: setup ## Print figures: the engine alone, and what a decision costs here and in Redis beside floors
 	cargo bench --bench decide
 	cargo build --release --bins --examples
 	python3 benches/run.py

@@ -16,30 +16,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
-CALLS = int(os.environ.get("CALLS", "200000"))
-ROUNDS = int(os.environ.get("ROUNDS", "3"))
-METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-
-
-def field(number: int, payload: bytes) -> bytes:
-    """A length-delimited protobuf field; every length here is below 128 or two varint bytes."""
-    length = len(payload)
-    varint = bytes([length]) if length < 128 else bytes([length % 128 | 128, length // 128])
-    return bytes([number << 3 | 2]) + varint + payload
-
-
-def request(domain: str, descriptors: list[dict[str, str]]) -> bytes:
-    """A gRPC-framed RateLimitRequest."""
-    message = field(1, domain.encode())
-    for entries in descriptors:
-        body = b"".join(
-            field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in entries.items()
-        )
-        message += field(2, body)
-    return b"\0" + len(message).to_bytes(4, "big") + message
-
+import redis_rows
+from servers import CALLS, ROUNDS, TARGET, Server, cota, request
 
 FOUR = [
     {"tenant": "acme"},
@@ -72,47 +50,8 @@ def policy(rules: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Server:
-    """A server process pinned to one CPU."""
-
-    def __init__(self, command: list[str]):
-        log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        pin = ["taskset", "-c", "0"]
-        self.process = subprocess.Popen(pin + command, stderr=log, env=os.environ | {"RUST_LOG": "info"})
-        self.port = None
-        while self.port is None:
-            if self.process.poll() is not None:
-                log.seek(0)
-                sys.exit(f"{command[0]} ended:\n{log.read()}")
-            with open(log.name, encoding="utf-8") as lines:
-                found = re.search(r"listening grpc=\S*?:(\d+)", re.sub(r"\x1b\[[0-9;]*m", "", lines.read()))
-            self.port = found and int(found.group(1))
-
-    def cpu(self) -> float:
-        """Seconds of CPU so far."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def load(self, body: pathlib.Path) -> float:
-        """Microseconds of CPU per call under load from the other CPU."""
-        before = self.cpu()
-        out = subprocess.run(
-            ["taskset", "-c", "1", "h2load", "-n", str(CALLS), "-c", "8", "-m", "32", "-d", str(body)]
-            + ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://127.0.0.1:{self.port}{METHOD}"],
-            capture_output=True, text=True, check=True,
-        ).stdout
-        done = re.search(r"(\d+) succeeded", out)
-        if not done or int(done.group(1)) != CALLS:
-            sys.exit(f"not every call succeeded:\n{out}")
-        return (self.cpu() - before) * 1e6 / CALLS
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 def main() -> None:
-    for tool in ("h2load", "taskset"):
+    for tool in ("h2load", "taskset", "redis-server", "redis-benchmark"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: run `make setup`")
     with tempfile.TemporaryDirectory() as name:
@@ -123,8 +62,7 @@ def main() -> None:
         for rules in (10, 10_000):
             path = scratch / f"{rules}.yaml"
             path.write_text(policy(rules))
-            listen = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
-            servers[str(rules)] = Server([str(TARGET / "cota"), "serve", "--config", str(path), *listen])
+            servers[str(rules)] = cota(path)
         figures: dict[str, list[float]] = {name: [] for name in servers}
         try:
             for server in servers.values():
@@ -144,13 +82,18 @@ def main() -> None:
         ("T9 memory store, a million callers", per_caller, 100, " B a caller"),
     ]
     rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, rustc {rustc}, {CALLS} calls a round, medians of {ROUNDS}")
+    floors, shared = redis_rows.measure()
+    rows += shared
+    redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+    redis = re.search(r"v=(\S+)", redis).group(1)
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, rustc {rustc}, Redis {redis}, {CALLS} calls a round, medians of {ROUNDS}")
     for name, label in (("floor", "constant OK"), ("10", "10 limits"), ("10000", "10,000 limits")):
         spread = ", ".join(f"{value:.2f}" for value in figures[name])
         print(f"  {label:<14} {us[name]:6.2f} us a call   ({spread})")
+    print("  Redis by itself (redis-benchmark -P 16 -c 50): " + ", ".join(f"{k} {v:.2f} us" for k, v in floors.items()))
     for label, value, target, unit in rows:
-        verdict = "met" if value <= target else "NOT met"
-        print(f"  {label:<58} {value:7.2f}{unit}  target {target}{unit}: {verdict}")
+        verdict = "met" if abs(value) <= target else "NOT met"
+        print(f"  {label:<68} {value:7.2f}{unit}  target {target}{unit}: {verdict}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 """Shows cota behind a real Envoy: starts both and an upstream, sends traffic, prints what each caller got.
 
 Everything is on 127.0.0.1. With --once it ends after the traffic, and its exit code says whether every caller
-got what config/quickstart.yaml promises; without, it stays up for your own requests until Ctrl-C.
+got what config/quickstart.yaml promises; without, it stays up for your own requests until Ctrl-C. Budgets are in
+memory; with --store redis in a redis-server, with --store cluster in a cluster of six that two cotas share, of
+which one primary is then killed.
 """
 
 import argparse
@@ -26,27 +28,33 @@ import threading
 import time
 from collections import Counter
 
+import outage
+import stores
+
 HERE = pathlib.Path(__file__).resolve().parent
 POLICY = HERE.parent / "config" / "quickstart.yaml"
 START_SECONDS = 30
 
 
-# ---- the four processes ----
+# ---- the processes ----
 
 
 class Stack:
-    """Envoy, cota and the upstream, with their ports; stopped when the `with` ends, however it ends."""
+    """Envoy, cota, its store and the upstream, with their ports; stopped when the `with` ends, however it ends."""
 
-    def __init__(self, cota, envoy):
-        self.binaries = {"cota": cota, "envoy": envoy}
+    def __init__(self, cota, envoy, store):
+        self.cota = cota
+        self.envoy = envoy
+        self.store = {"memory": None, "redis": stores.Single, "cluster": stores.Cluster}[store]
+        self.replicas = 2 if store == "cluster" else 1
         self.logs = pathlib.Path(tempfile.mkdtemp(prefix="cota-demo-"))
         self.key = os.urandom(32)
         self.processes = {}
         # The ports that the texts name, or any free one where they are taken.
         self.envoy_port = free_port(10000)
         self.admin_port = free_port(9901)
-        self.grpc_port = free_port(8081)
-        self.http_port = free_port(8080)
+        self.grpc_ports = [free_port(8081), *(stores.free_port() for _ in range(1, self.replicas))]
+        self.http_ports = [free_port(8080), *(stores.free_port() for _ in range(1, self.replicas))]
 
     def __enter__(self):
         try:
@@ -63,24 +71,35 @@ class Stack:
         self.upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=self.upstream.serve_forever, daemon=True).start()
 
-        self.launch("cota", "serve", "--config", POLICY, "--store", "memory",
-                    "--grpc-listen", f"127.0.0.1:{self.grpc_port}", "--http-listen", f"127.0.0.1:{self.http_port}")
-        self.await_ready("cota", self.http_port, "/readyz")
+        store = ["--store", "memory"]
+        if self.store:
+            self.store = self.store()
+            self.store.start()
+            # Envoy waits 0.3 s here; the default is for its 20 ms, too short for a debug build on a busy laptop.
+            store = ["--store", self.store.url, "--store-timeout", "200ms"]
+        names = ["cota", "cota-2"][:self.replicas]
+        for name, grpc, port in zip(names, self.grpc_ports, self.http_ports):
+            self.launch(name, self.cota, "serve", "--config", POLICY, *store,
+                        "--grpc-listen", f"127.0.0.1:{grpc}", "--http-listen", f"127.0.0.1:{port}")
+        for name, port in zip(names, self.http_ports):
+            self.await_ready(name, port, "/readyz")
 
         keys = {"keys": [{"kty": "oct", "alg": "HS256", "k": base64url(self.key)}]}
+        endpoints = [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}
+                     for port in self.grpc_ports]
         config = self.logs / "envoy.yaml"
         config.write_text(string.Template((HERE / "envoy.yaml").read_text()).substitute(
-            envoy_port=self.envoy_port, admin_port=self.admin_port, cota_port=self.grpc_port,
+            envoy_port=self.envoy_port, admin_port=self.admin_port, cota_endpoints=json.dumps(endpoints),
             upstream_port=self.upstream.server_port, access_log=self.logs / "access.log", jwks=json.dumps(keys)))
-        self.launch("envoy", "--config-path", config, "--use-dynamic-base-id", "--concurrency", "1",
+        self.launch("envoy", self.envoy, "--config-path", config, "--use-dynamic-base-id", "--concurrency", "1",
                     "--log-level", "warning", "--file-flush-interval-msec", "100")
         self.await_ready("envoy", self.admin_port, "/ready")
 
-    def launch(self, name, *args):
+    def launch(self, name, binary, *args):
         log = open(self.logs / f"{name}.log", "wb")
         # A session of its own, so that Ctrl-C reaches only this script, which then stops them in order.
         self.processes[name] = subprocess.Popen(
-            [self.binaries[name], *map(str, args)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            [binary, *map(str, args)], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True)
 
     def await_ready(self, name, port, path):
@@ -109,6 +128,8 @@ class Stack:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if isinstance(self.store, (stores.Single, stores.Cluster)):
+            self.store.stop()
 
 
 class Upstream(http.server.BaseHTTPRequestHandler):
@@ -353,24 +374,32 @@ def print_invitation(stack):
   for i in $(seq 15); do curl -s -o /dev/null -w '%{{http_code}} ' -H "Authorization: Bearer $TOKEN" {edge}/v1/read; done
 
 Other paths: /v1/search (5 units), /v1/export (10 units), /login (no token).
-What cota enforces: http://127.0.0.1:{stack.http_port}/limits   what it counts: http://127.0.0.1:{stack.http_port}/metrics
+What cota enforces: http://127.0.0.1:{stack.http_ports[0]}/limits   what it counts: http://127.0.0.1:{stack.http_ports[0]}/metrics
 What Envoy logged: {stack.logs / "access.log"}
 
 Ctrl-C ends it.""", flush=True)
 
 
+def print_checks(checked):
+    for text, holds in checked:
+        print(f"  {'ok    ' if holds else 'FAILED'}  {text}")
+    print()
+    return all(holds for _, holds in checked)
+
+
 def run(stack, once):
-    print(f"Envoy on 127.0.0.1:{stack.envoy_port} asks cota on 127.0.0.1:{stack.grpc_port}; "
-          f"the policy is config/{POLICY.name}.\n")
+    cota = " and ".join(f"127.0.0.1:{port}" for port in stack.grpc_ports)
+    print(f"Envoy on 127.0.0.1:{stack.envoy_port} asks cota on {cota}; the policy is config/{POLICY.name}.")
+    if stack.store:
+        print(f"Budgets are in {stack.store.url}")
+    print()
     groups = traffic(stack)
     stack.check_alive()
     print_table(groups)
     print_answers(groups)
-    checked = expectations(groups)
-    for text, holds in checked:
-        print(f"  {'ok    ' if holds else 'FAILED'}  {text}")
-    print()
-    good = all(holds for _, holds in checked)
+    good = print_checks(expectations(groups))
+    if isinstance(stack.store, stores.Cluster):
+        good &= print_checks(outage.show(stack, token))
     if not once:
         print_invitation(stack)
         with contextlib.suppress(KeyboardInterrupt):
@@ -386,6 +415,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cota", required=True, help="the cota binary")
     parser.add_argument("--envoy", required=True, help="the Envoy binary")
+    parser.add_argument("--store", choices=("memory", "redis", "cluster"), default="memory",
+                        help="where budgets are kept")
     parser.add_argument("--once", action="store_true", help="end after the traffic")
     args = parser.parse_args()
     for name in ("cota", "envoy"):
@@ -394,11 +425,13 @@ def main():
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    stack = Stack(args.cota, args.envoy)
+    if args.store != "memory" and not shutil.which("redis-server"):
+        sys.exit("no redis-server: run `make setup`")
+    stack = Stack(args.cota, args.envoy, args.store)
     try:
         with stack:
             run(stack, args.once)
-    except (Failure, OSError, http.client.HTTPException) as failure:
+    except (Failure, stores.StoreFailure, OSError, http.client.HTTPException) as failure:
         print(f"demo: {failure}", file=sys.stderr)
         if log := getattr(failure, "log", None):
             print("".join(log.read_text(errors="replace").splitlines(keepends=True)[-15:]), file=sys.stderr)

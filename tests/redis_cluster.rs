@@ -11,7 +11,7 @@ use std::time::Duration;
 use cota::clock::Stopwatch;
 use cota::store::redis::{Client, Kind};
 use support::calls::{BACK, add, client, fails_with, recovers};
-use support::redis::{Cluster, Server, await_that};
+use support::redis::{self, Cluster, Server, await_that};
 use tokio::task::JoinHandle;
 
 /// Calls on these keys until it is stopped; none may fail.
@@ -48,20 +48,9 @@ impl Undisturbed {
 
 /// A key in the slot.
 fn key_in(slot: u16) -> String {
-    let crc = |key: &str| {
-        key.bytes().fold(0_u16, |crc, byte| {
-            (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-                if crc & 0x8000 == 0 {
-                    crc << 1
-                } else {
-                    crc << 1 ^ 0x1021
-                }
-            })
-        })
-    };
     (0..)
         .map(|i| format!("key-{i}"))
-        .find(|key| crc(key) % 16_384 == slot)
+        .find(|key| redis::slot(key) == slot)
         .unwrap()
 }
 

@@ -360,10 +360,10 @@ local function general()
         value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
       elseif outcome[LANE_USED] > 0 or outcome[LANE_PART] > 0 then
         -- The limit has no lane at present: what its lane held is kept as long as it was to be.
-        local until_ = unpack_('>I5', held[i + 1], 41)
-        if until_ > ends then ends = until_ end
-        value = pack('>I7I6I7I7I6I7I5', used, part, at, outcome[LANE_USED], outcome[LANE_PART],
-          outcome[LANE_AT], ends)
+        local lane_ends = unpack_('>I5', held[i + 1], 41)
+        if lane_ends > ends then ends = lane_ends end
+        local lane_used, lane_part, lane_at = outcome[LANE_USED], outcome[LANE_PART], outcome[LANE_AT]
+        value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
       else
         value = pack('>I7I6I7I5', used, part, at, ends)
       end

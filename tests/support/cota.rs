@@ -193,6 +193,30 @@ impl Cota {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
+    /// The memory it holds, in kilobytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
+        line.trim().trim_end_matches("kB").trim().parse().unwrap()
+    }
+
+    /// The sum of a metric's series whose text has all these parts.
+    pub(crate) fn metric(&self, name: &str, parts: &[&str]) -> u64 {
+        let metrics = self.get("/metrics").1;
+        let of_name = |line: &&str| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with([' ', '{']))
+        };
+        let lines = metrics.lines().filter(of_name);
+        let lines = lines.filter(|line| parts.iter().all(|part| line.contains(part)));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    }
+
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

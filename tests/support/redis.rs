@@ -34,7 +34,11 @@ impl Server {
 
     /// A server that is yet to be started.
     pub(crate) fn absent(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        // A cluster's nodes write all they learn to the disk and wait for it; in memory nobody has to.
+        let folder = match Path::new("/dev/shm") {
+            memory if memory.is_dir() => tempfile::tempdir_in(memory).unwrap(),
+            _ => tempfile::tempdir().unwrap(),
+        };
         Self {
             port: free_port(),
             options: options.iter().map(|&option| option.to_owned()).collect(),
@@ -174,7 +178,7 @@ impl Server {
         both.filter(|(_, ttl)| *ttl != -2).collect()
     }
 
-    fn try_ask(&self, command: &[&str]) -> redis::RedisResult<Value> {
+    pub(crate) fn try_ask(&self, command: &[&str]) -> redis::RedisResult<Value> {
         let login = match &self.admin {
             Some((user, password)) => format!("{user}:{password}@"),
             None => String::new(),
@@ -298,6 +302,20 @@ impl Cluster {
     pub(crate) fn id(&self, server: usize) -> String {
         self.servers[server].text(&["CLUSTER", "MYID"])
     }
+}
+
+/// The slot of a key without braces, or of what stands in a key's braces.
+pub(crate) fn slot(tag: &str) -> u16 {
+    let crc = tag.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                crc << 1 ^ 0x1021
+            }
+        })
+    });
+    crc % 16_384
 }
 
 /// Polls until something holds; fails the test when it does not for too long.

@@ -67,10 +67,11 @@ impl Server {
 
     /// Says that the key is to live on: for states planted in it that the call does not touch.
     fn plant_end(&mut self, key: &str) {
-        let end = 1_u64 << 35;
+        let end = 1_u64 << 38;
+        let bytes: &[u8] = &end.to_be_bytes()[3..];
         let mut both = redis::pipe();
-        both.hset(key, "", &end.to_be_bytes()[3..])
-            .expire_at(key, end as i64);
+        both.cmd("HSET").arg(key).arg("").arg(bytes).ignore();
+        both.cmd("EXPIREAT").arg(key).arg(end).ignore();
         both.exec(&mut self.connection).unwrap();
     }
 

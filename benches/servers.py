@@ -1,0 +1,81 @@
+"""What the end-to-end benchmarks share: requests as bytes, and servers under load."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+CALLS = int(os.environ.get("CALLS", "200000"))
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protobuf field; every length here is below 128 or two varint bytes."""
+    length = len(payload)
+    varint = bytes([length]) if length < 128 else bytes([length % 128 | 128, length // 128])
+    return bytes([number << 3 | 2]) + varint + payload
+
+
+def request(domain: str, descriptors: list[dict[str, str]]) -> bytes:
+    """A gRPC-framed RateLimitRequest."""
+    message = field(1, domain.encode())
+    for entries in descriptors:
+        body = b"".join(
+            field(1, field(1, key.encode()) + field(2, value.encode())) for key, value in entries.items()
+        )
+        message += field(2, body)
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def cpu(process: int) -> float:
+    """Seconds of CPU that a process has used so far."""
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A server process, pinned to one CPU unless told otherwise."""
+
+    def __init__(self, command: list[str], pin: tuple[str, ...] = ("taskset", "-c", "0")):
+        log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        self.process = subprocess.Popen([*pin, *command], stderr=log, env=os.environ | {"RUST_LOG": "info"})
+        self.port = None
+        while self.port is None:
+            if self.process.poll() is not None:
+                log.seek(0)
+                sys.exit(f"{command[0]} ended:\n{log.read()}")
+            with open(log.name, encoding="utf-8") as lines:
+                found = re.search(r"listening grpc=\S*?:(\d+)", re.sub(r"\x1b\[[0-9;]*m", "", lines.read()))
+            self.port = found and int(found.group(1))
+
+    def cpu(self) -> float:
+        """Seconds of CPU so far."""
+        return cpu(self.process.pid)
+
+    def load(self, body: pathlib.Path) -> float:
+        """Microseconds of CPU per call under load from the other CPU."""
+        before = self.cpu()
+        out = subprocess.run(
+            ["taskset", "-c", "1", "h2load", "-n", str(CALLS), "-c", "8", "-m", "32", "-d", str(body)]
+            + ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://127.0.0.1:{self.port}{METHOD}"],
+            capture_output=True, text=True, check=True,
+        ).stdout
+        done = re.search(r"(\d+) succeeded", out)
+        if not done or int(done.group(1)) != CALLS:
+            sys.exit(f"not every call succeeded:\n{out}")
+        return (self.cpu() - before) * 1e6 / CALLS
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def cota(policy: pathlib.Path, *options: str, **pin: tuple[str, ...]) -> Server:
+    """A cota with that policy."""
+    listen = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]
+    return Server([str(TARGET / "cota"), "serve", "--config", str(policy), *listen, *options], **pin)
