@@ -307,7 +307,7 @@ fn a_cluster_that_changes_under_the_load() {
     world.by_failure_mode(before.began, |slot| concerned.contains(&slot));
     let shard = cluster.servers[primary].address().to_string();
     for replica in 0..2 {
-        assert_eq!(world.told(&before, replica), [shard.clone()]);
+        assert_eq!(world.told(&before, replica), std::slice::from_ref(&shard));
     }
     world.in_time();
 }

@@ -66,8 +66,8 @@ if plain then
       local at
       used, part, at = unpack_('>I7I6I7', value)
       local drained = (now - at) * units
-      if at > now or drained >= MAX or #value >= 45 then
-        -- A clock that went back, a caller that comes once in ages, or a lane that the limit had.
+      if at > now or drained >= MAX or #value > 25 then
+        -- A clock that went back, a caller that comes once in ages, or a lane that was taken away.
         plain = false
         break
       end
