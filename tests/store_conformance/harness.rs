@@ -17,9 +17,6 @@ use crate::support::policy::{NOON, costing, domain, request};
 pub trait Harness {
     type Store: Store;
 
-    /// How much later than it could a state may be forgotten.
-    const SLACK: Micros = Micros::ZERO;
-
     /// A budget that is charged and given it back, because the request was refused elsewhere, is as it
     /// was to the bit. Otherwise it is as good as it was: it was advanced, which shows when the clock goes
     /// back or the numbers change.

@@ -129,9 +129,6 @@ impl InRedis {
 impl Harness for InRedis {
     type Store = Arc<Shared<ManualClock>>;
 
-    // Until when a key lives is in whole milliseconds, rounded up twice.
-    const SLACK: Micros = Micros::from_millis(2);
-
     const ATOMIC: bool = false;
 
     async fn begin(now: Timestamp) -> Self {
