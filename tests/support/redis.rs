@@ -13,7 +13,7 @@ use redis::Value;
 use tempfile::TempDir;
 
 /// How long anything may take that should happen at once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server. It keeps its port when it is stopped and started again, but no data.
 pub(crate) struct Server {
