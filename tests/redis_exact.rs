@@ -202,7 +202,10 @@ async fn is_exact(url: &str, servers: &[&Server]) {
         (&[("key", None)], vec![bucket("key", 1, 5_000, Unit::Day), seen]),
     ]));
     assert_eq!(afresh(&two, TWO, &[1]).await.0, 137);
-    assert_eq!(replicas[1].remaining(&two, TWO).await[..2], [0, 4_863]);
+    // Of a charge on a bucket that was full, a millisecond's part has drained when it is given back: what is
+    // left of it is no whole unit, and that one is lost.
+    let left = replicas[1].remaining(&two, TWO).await;
+    assert!(left[0] == 0 && (4_862..=4_863).contains(&left[1]), "{left:?}");
 }
 
 /// That no key is without an end.
