@@ -4,8 +4,7 @@ use std::borrow::Cow;
 
 use cota::clock::SystemClock;
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Unit};
-use cota::engine::overrides::OverrideIndex;
+use cota::engine::limit::{Algorithm, Limit, Numbers, Unit};
 use cota::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use cota::engine::time::Micros;
 use cota::store::Store;
@@ -61,29 +60,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn limit() -> Limit {
     let (algorithm, period) = (Algorithm::TokenBucket, Unit::Day.period());
-    Limit {
-        label: "tenant".into(),
-        name: Some("tenant".into()),
-        identity: Identity::new("bench", &["tenant"], Some("tenant"), &algorithm, &period),
-        algorithm,
-        period,
-        numbers: Numbers {
-            requests_per_unit: 1_000,
-            burst: 1_000,
-            max_wait: Micros::ZERO,
-            unlimited: false,
-        },
-        plans: None,
-        attribute_to: None,
-        counts: Counts::Cost,
-        overdraft: false,
-        excess: None,
-        failure_mode: FailureMode::Local,
-        shadow: false,
-        quota: false,
-        replaces: Vec::new(),
-        overrides: OverrideIndex::default(),
-    }
+    let identity = Identity::new("bench", &["tenant"], Some("tenant"), &algorithm, &period);
+    let numbers = Numbers {
+        requests_per_unit: 1_000,
+        burst: 1_000,
+        max_wait: Micros::ZERO,
+        unlimited: false,
+    };
+    Limit::plain(Some("tenant"), identity, algorithm, period, numbers)
 }
 
 /// Bytes of this process in memory.

@@ -247,6 +247,36 @@ pub struct Limit {
     pub identity: super::key::Identity,
 }
 
+impl Limit {
+    /// A limit with these numbers and nothing else to it, labelled with its name.
+    pub fn plain(
+        name: Option<&str>,
+        identity: super::key::Identity,
+        algorithm: Algorithm,
+        period: Period,
+        numbers: Numbers,
+    ) -> Self {
+        Self {
+            label: name.unwrap_or_default().into(),
+            name: name.map(Into::into),
+            algorithm,
+            period,
+            numbers,
+            plans: None,
+            attribute_to: None,
+            counts: Counts::default(),
+            overdraft: false,
+            excess: None,
+            failure_mode: FailureMode::default(),
+            shadow: false,
+            quota: false,
+            replaces: Vec::new(),
+            overrides: OverrideIndex::default(),
+            identity,
+        }
+    }
+}
+
 /// A value of a descriptor's free-form `metadata`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {

@@ -11,7 +11,7 @@ use super::budget::Terms;
 use super::descriptor::{Addend, Descriptor, Entry, Request, WireOverride, normalize_path};
 use super::key::{BudgetKey, Identity, Values};
 use super::limit::{Algorithm, Counts, Limit, MAX_UNITS, Numbers, Period, Value};
-use super::overrides::{Override, OverrideIndex};
+use super::overrides::Override;
 use super::policy::{Domain, KeyRules, Level, Match, Node};
 use super::time::{Micros, Timestamp, Windows};
 
@@ -359,30 +359,18 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         )
     };
     let algorithm = Algorithm::FixedWindow(windows);
+    let identity = Identity::of_wire(&domain.name, &keys, &period);
     let units = u64::from(wire.requests_per_unit);
+    let numbers = Numbers {
+        requests_per_unit: units,
+        burst: units,
+        max_wait: Micros::ZERO,
+        unlimited: false,
+    };
     Some(Limit {
         // The keys of a limit sent along are the caller's bytes: they do not become a label.
         label: "override".into(),
-        name: None,
-        identity: Identity::of_wire(&domain.name, &keys, &period),
-        algorithm,
-        period,
-        numbers: Numbers {
-            requests_per_unit: units,
-            burst: units,
-            max_wait: Micros::ZERO,
-            unlimited: false,
-        },
-        plans: None,
-        attribute_to: None,
-        counts: Counts::Cost,
-        overdraft: false,
-        excess: None,
-        failure_mode: super::limit::FailureMode::Local,
-        shadow: false,
-        quota: false,
-        replaces: Vec::new(),
-        overrides: OverrideIndex::default(),
+        ..Limit::plain(None, identity, algorithm, period, numbers)
     })
 }
 

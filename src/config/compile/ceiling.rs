@@ -6,8 +6,7 @@ use super::Compiler;
 use super::limit::{in_range, period_of};
 use crate::config::raw::RawRate;
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period};
-use crate::engine::overrides::OverrideIndex;
+use crate::engine::limit::{Algorithm, Limit, Numbers, Period};
 use crate::engine::policy::SAFETY_CEILING;
 use crate::engine::time::Micros;
 
@@ -29,25 +28,10 @@ impl Compiler<'_, '_, '_> {
         });
         let (period, numbers) = own.or(capacity)??;
         let algorithm = Algorithm::TokenBucket;
-        Some(Arc::new(Limit {
-            label: SAFETY_CEILING.into(),
-            name: Some(SAFETY_CEILING.into()),
-            // Rules have a key at least, so no limit of theirs is taken for this one.
-            identity: Identity::new(self.name, &[], Some(SAFETY_CEILING), &algorithm, &period),
-            algorithm,
-            period,
-            numbers,
-            plans: None,
-            attribute_to: None,
-            counts: Counts::Cost,
-            overdraft: false,
-            excess: None,
-            failure_mode: FailureMode::Local,
-            shadow: false,
-            quota: false,
-            replaces: Vec::new(),
-            overrides: OverrideIndex::default(),
-        }))
+        // Rules have a key at least, so no limit of theirs is taken for this one.
+        let identity = Identity::new(self.name, &[], Some(SAFETY_CEILING), &algorithm, &period);
+        let limit = Limit::plain(Some(SAFETY_CEILING), identity, algorithm, period, numbers);
+        Some(Arc::new(limit))
     }
 
     /// A number for a period; `None` when a fault was noted.
