@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::budget::{Outcome, State, Terms, View};
+use super::budget::{Outcome, State, View};
 use super::limit::FailureMode;
 use super::resolve::{Charge, Resolved};
 use super::time::{Micros, Timestamp};
@@ -218,17 +218,6 @@ impl Evaluation {
     /// Whether the budget refuses.
     pub fn denies(&self) -> bool {
         matches!(self.outcome, Outcome::Deny { .. })
-    }
-}
-
-impl Terms<'_> {
-    /// When a budget's slot may be forgotten: when state and lane are both initial.
-    pub fn slot_forgotten_at(&self, slot: Slot, now: Timestamp) -> Timestamp {
-        let main = self.forgotten_at(slot.main, now);
-        match self.lane() {
-            Some(lane) if slot.lane != State::default() => main.max(lane.forgotten_at(slot.lane, now)),
-            _ => main,
-        }
     }
 }
 

@@ -200,7 +200,7 @@ proptest! {
                 let empty = |state: State| state.used == 0 && state.part == 0;
                 empty(terms.advance(slot.main, at).0) && empty(lane.advance(slot.lane, at).0)
             };
-            let forgotten = terms.slot_forgotten_at(slot, now);
+            let forgotten = terms.forgotten_at(slot.main, now).max(lane.forgotten_at(slot.lane, now));
             prop_assert!(whole(forgotten));
             prop_assert!(forgotten <= now || !whole(Timestamp(forgotten.0 - 1)), "{:?} at {:?}", slot, forgotten);
         }
