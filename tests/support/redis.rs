@@ -163,15 +163,31 @@ impl Server {
             .unwrap_or_else(|error| panic!("{command:?} at {}: {error}", self.port))
     }
 
+    /// The answer to a command that only reads: asked again when the connection is lost, since a server whose role
+    /// changes may close every connection that it has.
+    pub(crate) fn query(&self, command: &[&str]) -> Value {
+        let watch = Stopwatch::start();
+        loop {
+            match self.try_ask(command) {
+                Err(error) if error.is_io_error() && watch.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                answer => {
+                    return answer.unwrap_or_else(|error| panic!("{command:?} at {}: {error}", self.port));
+                }
+            }
+        }
+    }
+
     /// The same as text, for answers that are one.
     pub(crate) fn text(&self, command: &[&str]) -> String {
-        redis::from_redis_value(self.ask(command)).unwrap()
+        redis::from_redis_value(self.query(command)).unwrap()
     }
 
     /// All keys with the milliseconds they have left; -1: no end.
     pub(crate) fn ttls(&self) -> Vec<(String, i64)> {
-        let keys: Vec<String> = redis::from_redis_value(self.ask(&["KEYS", "*"])).unwrap();
-        let ttl = |key: &String| redis::from_redis_value(self.ask(&["PTTL", key])).unwrap();
+        let keys: Vec<String> = redis::from_redis_value(self.query(&["KEYS", "*"])).unwrap();
+        let ttl = |key: &String| redis::from_redis_value(self.query(&["PTTL", key])).unwrap();
         let ttls = keys.iter().map(ttl);
         // -2: it ended meanwhile.
         let both = keys.iter().cloned().zip(ttls);
@@ -242,7 +258,7 @@ impl Cluster {
         let replicated = |row: &Value| matches!(row, Value::Array(row) if row.len() == 4);
         await_that("the cluster is whole", || {
             self.servers.iter().all(|server| {
-                let Value::Array(rows) = server.ask(&["CLUSTER", "SLOTS"]) else {
+                let Value::Array(rows) = server.query(&["CLUSTER", "SLOTS"]) else {
                     return false;
                 };
                 let info = server.text(&["CLUSTER", "INFO"]);
@@ -276,7 +292,7 @@ impl Cluster {
     }
 
     fn row(&self, slot: u16, asked: usize) -> Vec<usize> {
-        let Value::Array(rows) = self.servers[asked].ask(&["CLUSTER", "SLOTS"]) else {
+        let Value::Array(rows) = self.servers[asked].query(&["CLUSTER", "SLOTS"]) else {
             panic!("CLUSTER SLOTS answers with rows");
         };
         let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).unwrap();
