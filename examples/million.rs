@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use cota::clock::SystemClock;
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Limit, Numbers, Unit};
+use cota::engine::limit::{Algorithm, Limit, Numbers, Share, Unit};
 use cota::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use cota::engine::time::Micros;
 use cota::store::Store;
@@ -65,6 +65,7 @@ fn limit() -> Limit {
         requests_per_unit: 1_000,
         burst: 1_000,
         max_wait: Micros::ZERO,
+        max_overshoot: Share::ZERO,
         unlimited: false,
     };
     Limit::plain(Some("tenant"), identity, algorithm, period, numbers)

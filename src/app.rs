@@ -25,6 +25,8 @@ pub use crate::store::redis::{Target, TlsFiles};
 use crate::store::shared::{Replicas, Shared};
 use crate::telemetry::{self, Metrics, Reload};
 
+mod leases;
+
 /// How long calls may take to end once draining is over. A client that does not hear that it should go,
 /// one that is stopped or has connected and sent nothing, takes all of it.
 const LAST_CALLS: Duration = Duration::from_secs(10);
@@ -174,7 +176,11 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             known(&store).await;
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
-            let served = service.run(store, registry, degraded, signals).await;
+            let leases = leases::start(store, Arc::clone(&service.policy), &mut registry);
+            let served = service
+                .run(Arc::clone(&leases), registry, degraded, signals)
+                .await;
+            leases::end(&leases).await;
             sweeper.abort();
             served
         }

@@ -25,6 +25,23 @@ impl Clock for SystemClock {
     }
 }
 
+/// The time since it was made, on the monotonic clock: for what must not live longer because the wall clock
+/// was set back.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyClock(Stopwatch);
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        Self(Stopwatch::start())
+    }
+}
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(Micros::from(self.0.elapsed()).0)
+    }
+}
+
 /// Measures how long something took, on the monotonic clock: the wall clock may step meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);

@@ -7,6 +7,7 @@ pub mod decision;
 pub mod descriptor;
 pub mod found;
 pub mod key;
+pub mod lease;
 pub mod limit;
 pub mod overrides;
 pub mod policy;

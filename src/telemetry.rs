@@ -26,6 +26,7 @@ mod counts;
 mod handles;
 mod histogram;
 mod labels;
+mod leases;
 mod logging;
 
 use handles::Handles;
@@ -37,6 +38,7 @@ use labels::{
 
 pub use counts::{EVICTIONS, STORE_ERRORS, register_counts, register_degraded, register_store_duration};
 pub use labels::Reload;
+pub use leases::{LimitLeases, register_leases};
 pub use logging::{LogFormat, init_logging};
 
 /// The `domain` of requests whose domain no policy has.

@@ -10,7 +10,8 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::config::fault::Severity;
 use crate::config::{load, watch};
 use crate::engine::descriptor::{Descriptor, Entry, Request};
-use crate::engine::limit::{Algorithm, Numbers};
+use crate::engine::lease;
+use crate::engine::limit::{Algorithm, Numbers, Share};
 use crate::engine::overrides::Change;
 use crate::engine::policy::{Domain, Level};
 use crate::engine::resolve::{Charge, Found, Malformed, Met, Resolved, Unmatched, reached, resolve};
@@ -172,6 +173,7 @@ fn terms(charge: &Charge<'_>) -> String {
         requests_per_unit,
         burst,
         max_wait,
+        max_overshoot,
         ..
     } = charge.numbers;
     let limit = &charge.limit;
@@ -185,6 +187,12 @@ fn terms(charge: &Charge<'_>) -> String {
     }
     if max_wait.0 > 0 {
         text.push_str(&format!(", waits up to {} ms", max_wait.0 / 1_000));
+    }
+    if max_overshoot != Share::ZERO {
+        let bound = lease::bound(&charge.terms(), max_overshoot);
+        text.push_str(&format!(
+            ", replicas may hold {max_overshoot} ({bound} units) taken ahead"
+        ));
     }
     text
 }

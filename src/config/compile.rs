@@ -7,6 +7,7 @@
 mod algorithm;
 mod ceiling;
 mod limit;
+mod overshoot;
 mod overrides;
 mod response;
 mod rules;

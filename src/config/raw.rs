@@ -114,6 +114,8 @@ pub struct RawLimit {
     pub burst: Option<At<u32>>,
     /// `max_wait`
     pub max_wait: Option<At<Duration>>,
+    /// `max_overshoot`
+    pub max_overshoot: Option<At<Percent>>,
     /// `counts`
     pub counts: Option<At<Counts>>,
     /// `overdraft`

@@ -84,6 +84,11 @@ impl Identity {
         &self.limit
     }
 
+    /// The domain.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
     /// The descriptor keys that lead to the limit.
     pub fn keys(&self) -> &[Box<str>] {
         &self.keys

@@ -1,6 +1,7 @@
 //! What a limit is: its algorithm, its numbers, and what decides how it is applied.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use hashbrown::HashMap;
 
@@ -126,8 +127,35 @@ pub struct Numbers {
     pub burst: u64,
     /// How long an answer may be held instead of refusing. Windows ignore it.
     pub max_wait: Micros,
+    /// How much of it replicas may hold taken ahead, all together.
+    pub max_overshoot: Share,
     /// No ceiling at all.
     pub unlimited: bool,
+}
+
+/// A share of something, in hundredths of a percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share(pub u32);
+
+impl Share {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// That share of a number, rounded down.
+    pub fn of(self, number: u64) -> u64 {
+        let part = u128::from(number) * u128::from(self.0) / 10_000;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 100, self.0 % 100) {
+            (whole, 0) => write!(f, "{whole}%"),
+            (whole, part) if part % 10 == 0 => write!(f, "{whole}.{}%", part / 10),
+            (whole, part) => write!(f, "{whole}.{part:02}%"),
+        }
+    }
 }
 
 /// What one request costs a limit.

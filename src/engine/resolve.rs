@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::budget::Terms;
 use super::descriptor::{Addend, Descriptor, Entry, Request, WireOverride, normalize_path};
 use super::key::{BudgetKey, Identity, Values};
-use super::limit::{Algorithm, Counts, Limit, MAX_UNITS, Numbers, Period, Value};
+use super::limit::{Algorithm, Counts, Limit, MAX_UNITS, Numbers, Period, Share, Value};
 use super::overrides::Override;
 use super::policy::{Domain, KeyRules, Level, Match, Node};
 use super::time::{Micros, Timestamp, Windows};
@@ -365,6 +365,7 @@ fn wire_limit(domain: &Domain, descriptor: &Descriptor<'_>, wire: WireOverride) 
         requests_per_unit: units,
         burst: units,
         max_wait: Micros::ZERO,
+        max_overshoot: Share::ZERO,
         unlimited: false,
     };
     Some(Limit {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::descriptor::{AddressRule, Descriptor, Entry, Request, WireOverride};
 use super::key::Identity;
 use super::limit::{
-    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Unit, windows_of,
+    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Share, Unit, windows_of,
 };
 use super::overrides::{Change, Override, OverrideIndex};
 use super::policy::{Domain, KeyRules, Level, Match, Node, Pattern};
@@ -156,6 +156,7 @@ fn limit(domain: &str, keys: &[&str], text: &str) -> Limit {
         requests_per_unit: units,
         burst: number("burst").unwrap_or(units),
         max_wait: Micros::from_millis(number("wait").unwrap_or(0)),
+        max_overshoot: Share::ZERO,
         unlimited: rate == "unlimited",
     };
     let name = value("name");

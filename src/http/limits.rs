@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::{State, text, typed};
-use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Plans};
+use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Plans, Share};
 use crate::engine::overrides::{Change, Override};
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::time::{Timestamp, Windows};
@@ -115,6 +115,8 @@ struct NumbersView {
     burst: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_wait_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_overshoot: Option<String>,
     #[serde(skip_serializing_if = "is_false")]
     unlimited: bool,
 }
@@ -274,6 +276,8 @@ impl NumbersView {
             requests_per_unit: limited.then_some(numbers.requests_per_unit),
             burst: (limited && *algorithm == Algorithm::TokenBucket).then_some(numbers.burst),
             max_wait_ms: (limited && waits && wait_ms > 0).then_some(wait_ms),
+            max_overshoot: (limited && numbers.max_overshoot != Share::ZERO)
+                .then(|| numbers.max_overshoot.to_string()),
             unlimited: numbers.unlimited,
         }
     }

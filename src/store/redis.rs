@@ -11,6 +11,7 @@ mod ask;
 mod breaker;
 mod client;
 mod error;
+mod escrow;
 mod keeper;
 mod key;
 mod link;

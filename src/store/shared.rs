@@ -23,6 +23,7 @@ use crate::engine::limit::FailureMode;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::Micros;
 
+mod central;
 mod local;
 mod outages;
 mod replicas;

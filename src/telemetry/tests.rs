@@ -6,7 +6,7 @@ use super::*;
 use crate::engine::decision::{Slot, evaluate, settle};
 use crate::engine::descriptor::{Descriptor, Entry, WireOverride};
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Unit};
+use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Share, Unit};
 use crate::engine::overrides::OverrideIndex;
 use crate::engine::policy::{KeyRules, Level, Match, Node};
 use crate::engine::resolve::resolve;
@@ -284,6 +284,7 @@ fn limit(domain: &str, key: &str, units: u64, shadow: bool) -> Limit {
             requests_per_unit: units,
             burst: units,
             max_wait: Micros::ZERO,
+            max_overshoot: Share::ZERO,
             unlimited: false,
         },
         plans: None,

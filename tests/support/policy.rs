@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cota::engine::budget::State;
 use cota::engine::descriptor::{Descriptor, Entry, Request};
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period, Unit, windows_of};
+use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period, Share, Unit, windows_of};
 use cota::engine::overrides::OverrideIndex;
 use cota::engine::policy::{Domain, KeyRules, Level, Match, Node, Policy};
 use cota::engine::time::{Micros, Timestamp, Windows};
@@ -51,6 +51,12 @@ pub fn waiting(mut limit: Limit, max_wait: Micros) -> Limit {
     limit
 }
 
+/// The same limit, of which replicas may hold that many hundredths of a percent taken ahead.
+pub fn leased(mut limit: Limit, share: u32) -> Limit {
+    limit.numbers.max_overshoot = Share(share);
+    limit
+}
+
 /// The same limit counted over `period: Nms`.
 pub fn every(mut limit: Limit, millis: u64) -> Limit {
     let length = Micros::from_millis(millis);
@@ -78,6 +84,7 @@ fn limit(name: &str, algorithm: Algorithm, period: Period, units: u64) -> Limit 
             requests_per_unit: units,
             burst: units,
             max_wait: Micros::ZERO,
+            max_overshoot: Share::ZERO,
             unlimited: false,
         },
         plans: None,

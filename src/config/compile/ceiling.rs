@@ -6,7 +6,7 @@ use super::Compiler;
 use super::limit::{in_range, period_of};
 use crate::config::raw::RawRate;
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Limit, Numbers, Period};
+use crate::engine::limit::{Algorithm, Limit, Numbers, Period, Share};
 use crate::engine::policy::SAFETY_CEILING;
 use crate::engine::time::Micros;
 
@@ -79,6 +79,7 @@ impl Compiler<'_, '_, '_> {
                 requests_per_unit: number.value.into(),
                 burst: burst.value.into(),
                 max_wait: Micros::ZERO,
+                max_overshoot: Share::ZERO,
                 unlimited: false,
             },
         ))

@@ -78,6 +78,7 @@ impl<'r> Compiler<'r, '_, '_> {
         );
         let period = self.period(raw);
         let algorithm = self.algorithm(raw, period.as_ref());
+        self.overshoot_keys(raw, &algorithm);
         let plans = self.plans(raw, &algorithm);
         let numbers = match &plans {
             Some(plans) => plans.rows.get(&plans.default_plan).copied(),
@@ -261,6 +262,7 @@ impl<'r> Compiler<'r, '_, '_> {
             requests_per_unit: requests,
             burst: burst.filter(|_| bucket).map_or(requests, |at| at.value.into()),
             max_wait: wait.filter(|_| waits).map_or(Micros::ZERO, |at| at.value.into()),
+            max_overshoot: self.overshoot(raw, row, algorithm),
             unlimited,
         }
     }

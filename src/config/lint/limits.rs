@@ -7,7 +7,9 @@ use crate::config::compile::{self, Placed};
 use crate::config::fault::{Span, quoted};
 use crate::config::keys::nearest;
 use crate::config::raw::{Expected, RawLimit};
-use crate::engine::limit::{Algorithm, Counts, Limit, Numbers};
+use crate::engine::budget::Terms;
+use crate::engine::lease;
+use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Share};
 use crate::engine::time::Micros;
 
 const MINUTE: Micros = Micros::from_secs(60);
@@ -24,6 +26,7 @@ impl Lint<'_, '_, '_, '_> {
             self.unpayable_costs(placed);
             self.odd_burst(placed);
             self.odd_name(placed);
+            self.nothing_to_lease(placed);
         }
         self.oversold();
     }
@@ -70,6 +73,31 @@ impl Lint<'_, '_, '_, '_> {
                     format!("`{name}` acts here; envoyproxy/ratelimit ignores it inside `rate_limit`"),
                 )
                 .help("write it beside `key:` to have the same from both");
+            }
+        }
+    }
+
+    /// A share that comes to a few units is no saving, so such a limit is asked for exactly.
+    fn nothing_to_lease(&mut self, placed: &Placed<'_>) {
+        for own in with_rows(placed.raw) {
+            let Some(at) = &own.max_overshoot else { continue };
+            let of_it = rows(placed).filter(|(row, numbers)| {
+                let written = placed.raw.plans.iter().any(|(name, raw)| {
+                    *row == Some(name.value.as_str()) && raw.max_overshoot.is_some()
+                });
+                numbers.max_overshoot == Share(at.value.0)
+                    && (std::ptr::eq(own, placed.raw) != written)
+                    && !numbers.unlimited
+            });
+            let largest = of_it
+                .map(|(_, numbers)| lease::bound(&Terms::new(&placed.limit, numbers), numbers.max_overshoot))
+                .max();
+            if let Some(bound) = largest.filter(|bound| *bound < lease::LEAST_BOUND && at.value.0 > 0) {
+                self.warn(
+                    at.span,
+                    format!("this share is {bound} units of the budget: too few to take ahead, so the limit stays exact"),
+                )
+                .help(format!("below {} units it has no effect; take it out", lease::LEAST_BOUND));
             }
         }
     }

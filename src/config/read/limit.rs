@@ -70,6 +70,7 @@ impl Reader<'_, '_> {
                 "algorithm" => limit.algorithm = self.algorithm(&field),
                 "burst" => limit.burst = self.integer(&field),
                 "max_wait" => limit.max_wait = self.duration(&field),
+                "max_overshoot" => limit.max_overshoot = self.percent(&field),
                 "counts" => {
                     let words = [
                         ("cost", Counts::Cost),

@@ -9,7 +9,7 @@ use super::node::ShardId;
 use super::{Redis, script, slots};
 use crate::clock::Clock;
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period};
+use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period, Share};
 use crate::engine::overrides::OverrideIndex;
 use crate::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use crate::engine::time::{Micros, Timestamp};
@@ -114,6 +114,7 @@ fn limit() -> Limit {
             requests_per_unit: 1,
             burst: 1,
             max_wait: Micros::ZERO,
+            max_overshoot: Share::ZERO,
             unlimited: false,
         },
         plans: None,
