@@ -22,6 +22,7 @@ struct AskedCharge {
     numbers: Numbers,
     refund: u64,
     spend: Option<u64>,
+    shadow: bool,
 }
 
 /// What the store keeps, and what it did.
@@ -42,6 +43,7 @@ impl Asked {
             numbers: charge.numbers,
             refund: charge.refund,
             spend: charge.spend,
+            shadow: charge.shadow,
         };
         Self(resolved.charges.iter().map(charge).collect())
     }
@@ -69,7 +71,7 @@ impl AskedCharge {
             met: 0,
             refund: self.refund,
             spend: self.spend,
-            shadow: false,
+            shadow: self.shadow,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use cota::clock::ManualClock;
 use cota::engine::decision::Decision;
+use cota::engine::descriptor::{Descriptor, Entry, Request};
 use cota::engine::key::BudgetKey;
 use cota::engine::lease::Ask;
 use cota::engine::policy::Domain;
@@ -49,6 +50,17 @@ pub(crate) struct Admitted {
     pub(crate) replica: usize,
 }
 
+/// What a request was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// It was decided without the store.
+    pub(crate) here: bool,
+    /// It passed; `None`: no answer.
+    pub(crate) passed: Option<bool>,
+    /// What its budgets show.
+    pub(crate) remaining: Vec<u64>,
+}
+
 enum Event {
     /// A message reaches the store.
     Arrives(Op),
@@ -67,6 +79,8 @@ struct Shared {
     due: HashMap<u64, Event>,
     seq: u64,
     central: Central,
+    /// A replica heard of a block that was charged.
+    taken: bool,
     admitted: Vec<Admitted>,
     refused: u64,
     unanswered: u64,
@@ -110,6 +124,7 @@ impl World {
             due: HashMap::new(),
             seq: 0,
             central: Central::default(),
+            taken: false,
             admitted: Vec::new(),
             refused: 0,
             unanswered: 0,
@@ -155,10 +170,10 @@ impl World {
         self.shared.lock().now
     }
 
-    /// How many requests were let pass, refused, and got no answer.
-    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+    /// How many requests were refused, and how many got no answer.
+    pub(crate) fn others(&self) -> (u64, u64) {
         let shared = self.shared.lock();
-        (shared.admitted.len() as u64, shared.refused, shared.unanswered)
+        (shared.refused, shared.unanswered)
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -175,6 +190,21 @@ impl World {
         let mut admitted = self.shared.lock().admitted.clone();
         admitted.sort_by_key(|admitted| admitted.at);
         admitted
+    }
+
+    /// The network is another from now on.
+    pub(crate) fn set_network(&self, network: Network) {
+        self.shared.lock().network = network;
+    }
+
+    /// The rules are others from now on.
+    pub(crate) fn set_domain(&mut self, domain: Domain) {
+        self.domain = Arc::new(domain);
+    }
+
+    /// The leases of a replica.
+    pub(crate) fn leased(&self, replica: usize) -> &Leased<Link, ManualClock> {
+        &self.replicas[replica].leased
     }
 
     pub(crate) fn set_down(&self, down: bool) {
@@ -197,17 +227,42 @@ impl World {
 
     /// A request of that cost reaches a replica.
     pub(crate) fn ask(&mut self, replica: usize, cost: u64) {
+        let request = costing(request(&[&[("tenant", "acme")]]), cost);
+        self.put(replica, request, Arc::default());
+    }
+
+    /// Any request reaches a replica, and is answered.
+    pub(crate) fn decide(&mut self, replica: usize, request: Request<'static>) -> Told {
+        let told = Arc::default();
+        self.put(replica, request, Arc::clone(&told));
+        let patience = self.now().plus(Micros(2 * TIMEOUT));
+        while told.lock().is_none() && self.now() < patience {
+            self.run(self.now().plus(Micros(100)), |_| {});
+        }
+        told.lock().take().expect("patience ends before")
+    }
+
+    fn put(&mut self, replica: usize, request: Request<'static>, told: Arc<Mutex<Option<Told>>>) {
+        let first = &request.descriptors[0];
+        let cost = match first.is_negative_hits {
+            true => 0,
+            false => first.hits_addend.unwrap_or(1),
+        };
         let (domain, shared) = (Arc::clone(&self.domain), Arc::clone(&self.shared));
         let leased = Arc::clone(&self.replicas[replica].leased);
         let at_once = Arc::new(AtomicBool::new(true));
         let first = Arc::clone(&at_once);
         let task = async move {
-            let request = costing(request(&[&[("tenant", "acme")]]), cost);
-            let began = shared.lock().now;
+            let (request, began) = (for_now(&request), shared.lock().now);
             let mut resolved = resolve(Some(&domain), &request, false, began);
             let answer = leased.decide(&mut resolved, Micros::ZERO).await;
             let here = first.load(Ordering::Relaxed);
             let mut shared = shared.lock();
+            *told.lock() = Some(Told {
+                here,
+                passed: answer.as_ref().ok().map(|decision| !decision.refused),
+                remaining: answer.iter().flat_map(|answer| &answer.verdicts).map(|v| v.view.remaining).collect(),
+            });
             match answer {
                 // Decided here, it passes now; decided there, it passed then.
                 Ok(decision) if !decision.refused => {
@@ -269,7 +324,9 @@ impl World {
                 }
                 Some(Event::Answers(replica, answer)) => {
                     answer();
-                    if self.poll(replica) {
+                    self.poll(replica);
+                    let taken = std::mem::take(&mut self.shared.lock().taken);
+                    if taken {
                         changed(self);
                     }
                 }
@@ -280,23 +337,34 @@ impl World {
         self.replicas.iter().for_each(|replica| replica.set(now));
     }
 
-    /// Lets what a replica does go on as far as it can. Whether some of it ended.
-    fn poll(&mut self, replica: usize) -> bool {
+    /// Lets what a replica does go on as far as it can.
+    fn poll(&mut self, replica: usize) {
         let now = self.now();
         self.replicas.iter().for_each(|replica| replica.set(now));
         let replica = &mut self.replicas[replica];
         let mut context = Context::from_waker(Waker::noop());
-        let before = replica.tasks.len();
-        let mut ended = 0;
         loop {
             replica.tasks.append(&mut replica.spawned.lock());
-            let tasks = replica.tasks.len();
             replica.tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
-            ended += tasks - replica.tasks.len();
             if replica.spawned.lock().is_empty() {
-                return ended > 0 || before != replica.tasks.len();
+                return;
             }
         }
+    }
+}
+
+/// The same request, of a life as short as it has to be.
+fn for_now<'a>(request: &Request<'static>) -> Request<'a> {
+    let descriptors = request.descriptors.iter().map(|descriptor| Descriptor {
+        entries: descriptor.entries.iter().map(|&Entry { key, value }| Entry { key, value }).collect(),
+        limit: descriptor.limit,
+        hits_addend: descriptor.hits_addend,
+        is_negative_hits: descriptor.is_negative_hits,
+    });
+    Request {
+        domain: request.domain,
+        descriptors: descriptors.collect(),
+        hits_addend: request.hits_addend,
     }
 }
 
@@ -402,7 +470,9 @@ impl LeaseStore for Link {
 
     async fn charge(&self, asked: &Resolved<'_>) -> Result<Reply, NoAnswer> {
         let (asked, replica) = (Asked::of(asked), self.replica);
-        self.send(move |central, now| central.charge(&asked, now, replica)).await
+        let reply = self.send(move |central, now| central.charge(&asked, now, replica)).await;
+        self.shared.lock().taken |= reply.is_ok();
+        reply
     }
 
     async fn refund(&self, asked: &Resolved<'_>, part: Return) -> Result<(), NoAnswer> {
