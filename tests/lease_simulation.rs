@@ -58,7 +58,9 @@ fn limits(rng: &mut fastrand::Rng) -> Vec<Limit> {
         let millis = [500, 1_000, 3_000, 10_000][rng.usize(..4)];
         leased(every(limit, millis), rng.u32(100..=6_000))
     };
-    (0..how_many).map(|i| limit(rng, ["first", "second"][i])).collect()
+    (0..how_many)
+        .map(|i| limit(rng, ["first", "second"][i]))
+        .collect()
 }
 
 fn terms(limit: &Limit) -> Terms<'_> {
@@ -134,7 +136,11 @@ fn history(seed: u64, kind: Kind) -> Tally {
             for (replica, at) in next_tend.iter_mut().enumerate() {
                 if now >= *at {
                     world.tend(replica);
-                    let stall = if rough && rng.u8(..20) == 0 { 900_000 } else { 100_000 };
+                    let stall = if rough && rng.u8(..20) == 0 {
+                        900_000
+                    } else {
+                        100_000
+                    };
                     *at = now.plus(Micros(stall));
                 }
             }
@@ -146,7 +152,9 @@ fn history(seed: u64, kind: Kind) -> Tally {
                     _ => {}
                 }
             }
-            let Some(&replica) = busy.get(rng.usize(..busy.len().max(1))) else { continue };
+            let Some(&replica) = busy.get(rng.usize(..busy.len().max(1))) else {
+                continue;
+            };
             let cost = rng.u64(1..=dearest);
             asked.push((now, cost));
             world.ask(replica, cost);
@@ -182,7 +190,9 @@ fn history(seed: u64, kind: Kind) -> Tally {
 /// lost, it is just that.
 fn no_unit_is_made(world: &World, admitted: &[Admitted], limits: u64, kind: Kind) {
     for (replica, (charged, back)) in world.ledger().into_iter().enumerate() {
-        let here = admitted.iter().filter(|passed| passed.here && passed.replica == replica);
+        let here = admitted
+            .iter()
+            .filter(|passed| passed.here && passed.replica == replica);
         let spent = limits * here.map(|passed| passed.cost).sum::<u64>();
         assert!(
             spent + back <= charged,
@@ -196,7 +206,10 @@ fn no_unit_is_made(world: &World, admitted: &[Admitted], limits: u64, kind: Kind
 
 /// Runs many histories, on as many threads as there are cores.
 fn histories(kind: Kind) -> Tally {
-    if let Some(seed) = std::env::var("LEASE_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    if let Some(seed) = std::env::var("LEASE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
         return history(seed, kind);
     }
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
@@ -217,8 +230,12 @@ fn histories(kind: Kind) -> Tally {
         all
     };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|thread| scope.spawn(move || of(thread))).collect();
-        let all = all.into_iter().map(|thread| thread.join().expect("a history failed, see above"));
+        let all: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || of(thread)))
+            .collect();
+        let all = all
+            .into_iter()
+            .map(|thread| thread.join().expect("a history failed, see above"));
         all.reduce(|a, b| Tally {
             passed: a.passed + b.passed,
             ideal: a.ideal + b.ideal,

@@ -71,7 +71,12 @@ async fn the_escrow_holds_no_more_than_its_bound_and_forgets_in_two_seconds() {
     let server = Server::start(&[]);
     let redis = redis(&server.url()).await;
     let domain = of_tenants(bucket("tenant", 1_000, 1_000, Unit::Year));
-    let resolved = resolve(Some(&domain), &request(&[&[("tenant", "acme")]]), false, SystemClock.now());
+    let resolved = resolve(
+        Some(&domain),
+        &request(&[&[("tenant", "acme")]]),
+        false,
+        SystemClock.now(),
+    );
     let budget = resolved.key(&resolved.charges[0]);
     let reserve = async |id, ask: Ask| redis.reserve(&budget, id, &ask).await.unwrap();
 
@@ -110,7 +115,12 @@ async fn the_escrows_of_two_budgets_of_a_caller_are_two() {
         bucket("two", 1_000, 1_000, Unit::Year),
     ];
     let domain = domain([(&[("tenant", None)], limits)]);
-    let resolved = resolve(Some(&domain), &request(&[&[("tenant", "acme")]]), false, SystemClock.now());
+    let resolved = resolve(
+        Some(&domain),
+        &request(&[&[("tenant", "acme")]]),
+        false,
+        SystemClock.now(),
+    );
     for charge in &resolved.charges {
         let budget = resolved.key(charge);
         assert_eq!(redis.reserve(&budget, 1, &ask(100, 1, &[])).await.unwrap(), 100);
@@ -122,10 +132,17 @@ async fn flood(replicas: &[Arc<Leases>; 2], domain: &Arc<Domain>, requests: u64)
     let left = Arc::new(AtomicU64::new(requests));
     let mut load = JoinSet::new();
     for i in 0..20 {
-        let (leases, domain, left) = (Arc::clone(&replicas[i % 2]), Arc::clone(domain), Arc::clone(&left));
+        let (leases, domain, left) = (
+            Arc::clone(&replicas[i % 2]),
+            Arc::clone(domain),
+            Arc::clone(&left),
+        );
         load.spawn(async move {
             let mut passed = 0;
-            while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+            while left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                .is_ok()
+            {
                 passed += u64::from(put(&leases, &domain, 1).await);
                 tokio::task::yield_now().await;
             }
@@ -157,7 +174,8 @@ async fn two_replicas_let_pass_just_what_there_is_and_hold_no_more_than_their_sh
         let watcher = tokio::spawn(async move {
             let (mut most, mut seen) = (0, 0_u64);
             while !watched.1.load(Ordering::Relaxed) {
-                let held = |leases: &Arc<Leases>| leases.holdings().iter().map(|held| held.units).sum::<u64>();
+                let held =
+                    |leases: &Arc<Leases>| leases.holdings().iter().map(|held| held.units).sum::<u64>();
                 most = watched.0.iter().map(held).sum::<u64>().max(most);
                 seen += 1;
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -178,7 +196,10 @@ async fn two_replicas_let_pass_just_what_there_is_and_hold_no_more_than_their_sh
         let (most, seen) = watcher.await.unwrap();
         // A year's twenty thousand bring back one unit every half an hour.
         assert!((20_000..=20_001).contains(&passed), "{passed} passed");
-        assert!((1..=1_000).contains(&most) && seen > 10, "{most} units held, seen {seen} times");
+        assert!(
+            (1..=1_000).contains(&most) && seen > 10,
+            "{most} units held, seen {seen} times"
+        );
         let calls = scripts(&server);
         assert!(calls < 15_000, "{calls} calls");
         assert!(server.ttls().iter().all(|(_, ttl)| *ttl > 0));
@@ -188,7 +209,14 @@ async fn two_replicas_let_pass_just_what_there_is_and_hold_no_more_than_their_sh
 /// How many scripts the server ran.
 fn scripts(server: &Server) -> u64 {
     let stats = server.text(&["INFO", "commandstats"]);
-    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    let calls = |line: &str| {
+        line.split_once("calls=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    };
     let scripts = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     scripts.filter_map(calls).sum()
 }

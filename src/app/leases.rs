@@ -38,7 +38,9 @@ pub(super) fn start(
 /// Gives all back.
 pub(super) async fn end(leases: &Leases) {
     if tokio::time::timeout(LAST_RETURNS, leases.end()).await.is_err() {
-        tracing::warn!("the store is slow to take back leased units: some are lost until their budgets recover");
+        tracing::warn!(
+            "the store is slow to take back leased units: some are lost until their budgets recover"
+        );
     }
 }
 
@@ -52,14 +54,25 @@ fn of_policy(policy: &Policy, holdings: Vec<Holding>) -> Vec<LimitLeases> {
             }
         });
     }
-    for Holding { domain, limit, units, bound } in holdings {
+    for Holding {
+        domain,
+        limit,
+        units,
+        bound,
+    } in holdings
+    {
         if let Some(held) = limits.get_mut(&(domain, limit)) {
             *held = (units, bound);
         }
     }
     let limits = limits.into_iter();
     limits
-        .map(|((domain, limit), (units, bound))| LimitLeases { domain, limit, units, bound })
+        .map(|((domain, limit), (units, bound))| LimitLeases {
+            domain,
+            limit,
+            units,
+            bound,
+        })
         .collect()
 }
 

@@ -7,8 +7,8 @@
 mod algorithm;
 mod ceiling;
 mod limit;
-mod overshoot;
 mod overrides;
+mod overshoot;
 mod response;
 mod rules;
 

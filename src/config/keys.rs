@@ -73,9 +73,7 @@ const INCUMBENT: &[&str] = &[
 
 /// Keys of the policy language whose behaviour this version does not have. Refused by name: a limit
 /// that silently lacks its barrier is worse than none.
-const NOT_BUILT: &[(&str, &[Place])] = &[
-    ("local_barrier", &[Place::Limit, Place::Defaults]),
-];
+const NOT_BUILT: &[(&str, &[Place])] = &[("local_barrier", &[Place::Limit, Place::Defaults])];
 
 /// Fields of Envoy's own `rate_limits` actions and of its filter.
 #[rustfmt::skip]

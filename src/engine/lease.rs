@@ -287,7 +287,10 @@ impl Lease {
 
     /// The same without what should be followed by another block now.
     fn lasting(&self, now: Timestamp) -> u64 {
-        let live = self.blocks.iter().filter(|block| now < block.dies.min(block.ages));
+        let live = self
+            .blocks
+            .iter()
+            .filter(|block| now < block.dies.min(block.ages));
         live.map(|block| block.left).sum()
     }
 }
@@ -317,7 +320,11 @@ impl Block {
             left: units,
             dies,
             // A block that dies with its window is not followed by another in the same window.
-            ages: if dies < ages { ages } else { Timestamp(ages.0.saturating_sub(SPAN.0)) },
+            ages: if dies < ages {
+                ages
+            } else {
+                Timestamp(ages.0.saturating_sub(SPAN.0))
+            },
             born,
             lasts,
         }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::descriptor::{AddressRule, Descriptor, Entry, Request, WireOverride};
 use super::key::Identity;
 use super::limit::{
-    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Share, Unit, windows_of,
+    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Share, Unit,
+    windows_of,
 };
 use super::overrides::{Change, Override, OverrideIndex};
 use super::policy::{Domain, KeyRules, Level, Match, Node, Pattern};

@@ -56,11 +56,7 @@ pub trait Central: Store {
     ) -> impl Future<Output = Result<u64, NoAnswer>> + Send;
 
     /// Strikes a block off the escrow. Whether it stood there.
-    fn strike(
-        &self,
-        budget: &BudgetKey<'_>,
-        id: u64,
-    ) -> impl Future<Output = Result<bool, NoAnswer>> + Send;
+    fn strike(&self, budget: &BudgetKey<'_>, id: u64) -> impl Future<Output = Result<bool, NoAnswer>> + Send;
 
     /// Decides the one charge of a request, whatever this replica remembers of the budget, at most once.
     fn charge(&self, asked: &Resolved<'_>) -> impl Future<Output = Result<Reply, NoAnswer>> + Send;
@@ -83,11 +79,7 @@ impl<S: Central> Central for Arc<S> {
         (**self).reserve(budget, id, ask)
     }
 
-    fn strike(
-        &self,
-        budget: &BudgetKey<'_>,
-        id: u64,
-    ) -> impl Future<Output = Result<bool, NoAnswer>> + Send {
+    fn strike(&self, budget: &BudgetKey<'_>, id: u64) -> impl Future<Output = Result<bool, NoAnswer>> + Send {
         (**self).strike(budget, id)
     }
 
@@ -211,7 +203,9 @@ impl<S: Central, C: Clock> Leased<S, C> {
         }
         let mut verdicts = SmallVec::new();
         for (charge, place) in resolved.charges.iter().zip(places) {
-            let Some(entry) = locked.found(*place) else { continue };
+            let Some(entry) = locked.found(*place) else {
+                continue;
+            };
             let terms = charge.terms();
             if covered {
                 entry.lease.spend(charge.spend.unwrap_or_default(), now);
@@ -295,7 +289,11 @@ impl<S: Central, C: Clock> Leased<S, C> {
             // Forgotten with what was held: its charge may be gone.
             let _ = self.central.strike(&budget.key(), id).await;
         } else if self.ending.load(Ordering::Relaxed) {
-            let block = self.table.lock(&[place]).found(place).map(|entry| entry.lease.end());
+            let block = self
+                .table
+                .lock(&[place])
+                .found(place)
+                .map(|entry| entry.lease.end());
             self.settle(budget, &block.unwrap_or_default()).await;
         }
     }

@@ -56,7 +56,12 @@ fn passed(world: &World) -> u64 {
 
 fn spent_here(world: &World, replica: usize) -> u64 {
     let here = |passed: &&Admitted| passed.here && passed.replica == replica;
-    world.admitted().iter().filter(here).map(|passed| passed.cost).sum()
+    world
+        .admitted()
+        .iter()
+        .filter(here)
+        .map(|passed| passed.cost)
+        .sum()
 }
 
 fn held(world: &World) -> u64 {
@@ -77,7 +82,11 @@ fn start_up_asks_exactly_until_a_caller_is_known_to_come_often() {
     let mut world = world(leased(bucket("tenant", 10_000, 10_000, Unit::Hour), 1_000), 3);
     assert_eq!(
         world.decide(0, acme()),
-        Told { here: false, passed: Some(true), remaining: vec![9_999] }
+        Told {
+            here: false,
+            passed: Some(true),
+            remaining: vec![9_999]
+        }
     );
     // All replicas start into a flood on one caller at once: more than there is, and nobody waits for a block.
     flood(&mut world, &[0, 1, 2], 4_000, 100);
@@ -112,7 +121,14 @@ fn running_dry_leaves_no_unit_behind_and_is_told_by_the_store() {
         flood(&mut world, &[0, 1, 2], 60, 300);
         assert_eq!((passed(&world), held(&world)), (3_000, 0));
         let told = world.decide(1, acme());
-        assert_eq!(told, Told { here: false, passed: Some(false), remaining: vec![0] });
+        assert_eq!(
+            told,
+            Told {
+                here: false,
+                passed: Some(false),
+                remaining: vec![0]
+            }
+        );
     }
 }
 
@@ -181,6 +197,33 @@ fn a_block_dies_with_its_window() {
 }
 
 #[test]
+fn a_block_dies_with_its_window_however_long_its_calls_took() {
+    let limit = every(leased(fixed("tenant", 5_000, Unit::Second), 2_000), 1_000);
+    let mut world = world(limit, 1);
+    world.set_network(Network {
+        delay: 45_000,
+        ..FAST
+    });
+    let mut held_before = 0;
+    for window in 1..=20 {
+        let edge = NOON.plus(Micros::from_secs(window));
+        while world.now().plus(Micros(2_000)) < edge {
+            flood_once(&mut world, 2_000);
+        }
+        held_before += held(&world);
+        world.run(edge, |_| {});
+        assert_eq!(held(&world), 0, "at the edge of window {window}");
+    }
+    assert_eq!(held_before, 0, "five milliseconds before it nothing is in hand");
+    assert!(spent_here(&world, 0) > 5_000);
+}
+
+fn flood_once(world: &mut World, gap: u64) {
+    world.run(world.now().plus(Micros(gap)), |_| {});
+    world.ask(0, 1);
+}
+
+#[test]
 fn a_replica_that_ends_gives_all_back() {
     let mut world = warm(leased(fixed("tenant", 10_000, Unit::Day), 1_000));
     world.end(0);
@@ -215,7 +258,10 @@ fn looks_refunds_and_what_meets_an_exact_limit_go_to_the_store() {
     ]));
     let both = request(&[&[("tenant", "acme")], &[("key", "k")]]);
     let told = world.decide(0, both);
-    assert_eq!((told.here, told.passed, told.remaining[1]), (false, Some(true), 49));
+    assert_eq!(
+        (told.here, told.passed, told.remaining[1]),
+        (false, Some(true), 49)
+    );
     // A limit that comes with a request is a budget of its own.
     let mut wire = acme();
     wire.descriptors[0].limit = Some(WireOverride {
@@ -244,7 +290,10 @@ fn a_shadow_limit_is_leased_like_any_other() {
     assert!(world.admitted().iter().filter(|passed| passed.here).count() > 150);
     assert_eq!(world.others(), (0, 0));
     let told = world.decide(0, acme());
-    assert_eq!((told.here, told.passed, told.remaining), (false, Some(true), vec![0]));
+    assert_eq!(
+        (told.here, told.passed, told.remaining),
+        (false, Some(true), vec![0])
+    );
 }
 
 #[test]
@@ -266,9 +315,13 @@ fn other_numbers_are_not_paid_from_what_was_taken_before() {
 #[test]
 fn what_is_forgotten_is_neither_spent_nor_given_back() {
     let mut world = warm(leased(fixed("tenant", 10_000, Unit::Day), 1_000));
-    world.leased(0).forget(|key| key.entries().any(|entry| entry == ("tenant", "other")));
+    world
+        .leased(0)
+        .forget(|key| key.entries().any(|entry| entry == ("tenant", "other")));
     assert!(held(&world) > 0);
-    world.leased(0).forget(|key| key.entries().any(|entry| entry == ("tenant", "acme")));
+    world
+        .leased(0)
+        .forget(|key| key.entries().any(|entry| entry == ("tenant", "acme")));
     assert_eq!(held(&world), 0);
     assert!(!world.decide(0, acme()).here);
     wait(&mut world, 1, 2_500);
@@ -278,7 +331,10 @@ fn what_is_forgotten_is_neither_spent_nor_given_back() {
 #[test]
 fn a_block_that_arrives_after_it_was_forgotten_is_not_spent() {
     let mut world = world(leased(fixed("tenant", 10_000, Unit::Day), 1_000), 1);
-    let slow = Network { delay: 40_000, ..FAST };
+    let slow = Network {
+        delay: 40_000,
+        ..FAST
+    };
     world.set_network(slow);
     flood(&mut world, &[0], 60, 1_000);
     world.leased(0).forget(|_| true);

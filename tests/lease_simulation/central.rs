@@ -94,7 +94,11 @@ impl Central {
         let decision = settle(&resolved, &evaluations);
         for (i, asked) in asked.0.iter().enumerate() {
             let charged = decision.verdicts[i].charged;
-            let slot = if charged { evaluations[i].charged } else { evaluations[i].base };
+            let slot = if charged {
+                evaluations[i].charged
+            } else {
+                evaluations[i].base
+            };
             self.slots.insert(asked.key.clone(), slot);
         }
         let reply = Reply {

@@ -261,13 +261,22 @@ impl World {
             *told.lock() = Some(Told {
                 here,
                 passed: answer.as_ref().ok().map(|decision| !decision.refused),
-                remaining: answer.iter().flat_map(|answer| &answer.verdicts).map(|v| v.view.remaining).collect(),
+                remaining: answer
+                    .iter()
+                    .flat_map(|answer| &answer.verdicts)
+                    .map(|v| v.view.remaining)
+                    .collect(),
             });
             match answer {
                 // Decided here, it passes now; decided there, it passed then.
                 Ok(decision) if !decision.refused => {
                     let at = if here { began } else { decision.verdicts[0].at };
-                    shared.admitted.push(Admitted { at, cost, here, replica });
+                    shared.admitted.push(Admitted {
+                        at,
+                        cost,
+                        here,
+                        replica,
+                    });
                 }
                 Ok(_) => shared.refused += 1,
                 Err(_) => shared.unanswered += 1,
@@ -292,7 +301,9 @@ impl World {
     /// A replica ends in good order.
     pub(crate) fn end(&mut self, replica: usize) {
         let leased = Arc::clone(&self.replicas[replica].leased);
-        self.replicas[replica].tasks.push(Box::pin(async move { leased.end().await }));
+        self.replicas[replica]
+            .tasks
+            .push(Box::pin(async move { leased.end().await }));
         self.poll(replica);
     }
 
@@ -345,7 +356,9 @@ impl World {
         let mut context = Context::from_waker(Waker::noop());
         loop {
             replica.tasks.append(&mut replica.spawned.lock());
-            replica.tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+            replica
+                .tasks
+                .retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
             if replica.spawned.lock().is_empty() {
                 return;
             }
@@ -356,7 +369,11 @@ impl World {
 /// The same request, of a life as short as it has to be.
 fn for_now<'a>(request: &Request<'static>) -> Request<'a> {
     let descriptors = request.descriptors.iter().map(|descriptor| Descriptor {
-        entries: descriptor.entries.iter().map(|&Entry { key, value }| Entry { key, value }).collect(),
+        entries: descriptor
+            .entries
+            .iter()
+            .map(|&Entry { key, value }| Entry { key, value })
+            .collect(),
         limit: descriptor.limit,
         hits_addend: descriptor.hits_addend,
         is_negative_hits: descriptor.is_negative_hits,
@@ -449,7 +466,9 @@ impl Store for Link {
     async fn decide(&self, resolved: &mut Resolved<'_>, _: Micros) -> Result<Decision, StoreError> {
         let asked = Asked::of(resolved);
         let answer = self.send(move |central, now| central.decide(&asked, now).0);
-        answer.await.map_err(|_| StoreError::Unavailable("no answer".into()))
+        answer
+            .await
+            .map_err(|_| StoreError::Unavailable("no answer".into()))
     }
 
     fn give_back(&self, _: &Resolved<'_>, _: &Decision) {
@@ -460,7 +479,8 @@ impl Store for Link {
 impl LeaseStore for Link {
     async fn reserve(&self, budget: &BudgetKey<'_>, id: u64, ask: &Ask) -> Result<u64, NoAnswer> {
         let (budget, ask) = (budget.text(), ask.clone());
-        self.send(move |central, now| central.reserve(&budget, id, &ask, now)).await
+        self.send(move |central, now| central.reserve(&budget, id, &ask, now))
+            .await
     }
 
     async fn strike(&self, budget: &BudgetKey<'_>, id: u64) -> Result<bool, NoAnswer> {
@@ -470,14 +490,17 @@ impl LeaseStore for Link {
 
     async fn charge(&self, asked: &Resolved<'_>) -> Result<Reply, NoAnswer> {
         let (asked, replica) = (Asked::of(asked), self.replica);
-        let reply = self.send(move |central, now| central.charge(&asked, now, replica)).await;
+        let reply = self
+            .send(move |central, now| central.charge(&asked, now, replica))
+            .await;
         self.shared.lock().taken |= reply.is_ok();
         reply
     }
 
     async fn refund(&self, asked: &Resolved<'_>, part: Return) -> Result<(), NoAnswer> {
         let (asked, replica) = (Asked::of(asked), self.replica);
-        self.send(move |central, now| central.refund(&asked, part, now, replica)).await
+        self.send(move |central, now| central.refund(&asked, part, now, replica))
+            .await
     }
 
     fn replicas(&self) -> u32 {

@@ -18,7 +18,9 @@ impl Compiler<'_, '_, '_> {
             &defaults.max_overshoot,
         );
         match written {
-            Some(At { value: Percent(n), .. }) if self.not_leased(raw, own, algorithm).is_none() => Share(n),
+            Some(At {
+                value: Percent(n), ..
+            }) if self.not_leased(raw, own, algorithm).is_none() => Share(n),
             _ => Share::ZERO,
         }
     }
@@ -61,9 +63,7 @@ impl Compiler<'_, '_, '_> {
         let debts = !matches!(algorithm, Algorithm::SlidingWindow(_) | Algorithm::LeakyBucket);
         match () {
             () if *algorithm == Algorithm::LeakyBucket => Some("`leaky_bucket`"),
-            () if debts
-                && pick(&raw.overdraft, &defaults.overdraft).is_some_and(|at| at.value) =>
-            {
+            () if debts && pick(&raw.overdraft, &defaults.overdraft).is_some_and(|at| at.value) => {
                 Some("`overdraft`")
             }
             () if excess.is_some_and(|action| action.value != ExcessAction::Reject) => Some("`excess`"),

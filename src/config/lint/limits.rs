@@ -82,9 +82,11 @@ impl Lint<'_, '_, '_, '_> {
         for own in with_rows(placed.raw) {
             let Some(at) = &own.max_overshoot else { continue };
             let of_it = rows(placed).filter(|(row, numbers)| {
-                let written = placed.raw.plans.iter().any(|(name, raw)| {
-                    *row == Some(name.value.as_str()) && raw.max_overshoot.is_some()
-                });
+                let written = placed
+                    .raw
+                    .plans
+                    .iter()
+                    .any(|(name, raw)| *row == Some(name.value.as_str()) && raw.max_overshoot.is_some());
                 numbers.max_overshoot == Share(at.value.0)
                     && (std::ptr::eq(own, placed.raw) != written)
                     && !numbers.unlimited

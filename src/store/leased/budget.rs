@@ -72,11 +72,7 @@ impl Budget {
         let met = Met {
             found: Found::Limits,
             charges: SmallVec::from_slice(&[0]),
-            values: self
-                .values
-                .iter()
-                .map(|value| Cow::Borrowed(&**value))
-                .collect(),
+            values: self.values.iter().map(|value| Cow::Borrowed(&**value)).collect(),
             caller: self.caller,
             ..Met::default()
         };

@@ -176,7 +176,9 @@ impl Locked<'_> {
 
     fn shard(&mut self, place: Place) -> &mut HashTable<Entry> {
         let found = self.0.iter_mut().find(|(i, _)| *i == place.shard());
-        &mut found.expect("every shard of a request is locked before it is used").1
+        &mut found
+            .expect("every shard of a request is locked before it is used")
+            .1
     }
 }
 

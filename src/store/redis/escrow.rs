@@ -48,7 +48,11 @@ impl Redis {
         }
         let mut command = redis::cmd("EVAL");
         command.arg(SCRIPT).arg(1).arg(key).arg(id);
-        for number in numbers.into_iter().chain([HELD_FOR.0]).chain(struck.iter().copied()) {
+        for number in numbers
+            .into_iter()
+            .chain([HELD_FOR.0])
+            .chain(struck.iter().copied())
+        {
             command.arg(number);
         }
         let answer = self.client.command(key, &command, self.timeout).await?;
