@@ -220,6 +220,16 @@ async fn limits_begins_with_whether_the_service_is_in_shadow_mode() {
 }
 
 #[tokio::test]
+async fn limits_shows_what_may_be_taken_ahead() {
+    let text = "domain: api
+descriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 900, max_overshoot: 2.5%}}]
+";
+    let port = Port::open(policy_of(text, 1)).await;
+    let shown: Value = serde_json::from_str(&port.get("/limits").await.1).unwrap();
+    assert_eq!(shown["domains"][0]["limits"][0]["max_overshoot"], "2.5%");
+}
+
+#[tokio::test]
 async fn limits_shows_what_holds_while_the_store_is_gone() {
     let text = "domain: api
 safety_ceiling: {unit: second, requests_per_unit: 1500, burst: 300}

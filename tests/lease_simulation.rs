@@ -128,7 +128,7 @@ fn history(seed: u64, kind: Kind) -> Tally {
         let busy: Vec<usize> = (0..replicas).filter(|_| rng.u8(..4) > 0).collect();
         let gap = rng.u64(500..20_000);
         let dearest = [1, 1, 1, 3, 20][rng.usize(..5)];
-        let mut left = 150;
+        let mut left = 100;
         while now < ends && left > 0 {
             left -= 1;
             now = now.plus(Micros(rng.u64(0..=2 * gap)));
@@ -206,11 +206,9 @@ fn no_unit_is_made(world: &World, admitted: &[Admitted], limits: u64, kind: Kind
 
 /// Runs many histories, on as many threads as there are cores.
 fn histories(kind: Kind) -> Tally {
-    if let Some(seed) = std::env::var("LEASE_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
-        return history(seed, kind);
+    if let Some(seed) = std::env::var_os("LEASE_SEED") {
+        let seed = seed.to_str().and_then(|seed| seed.parse().ok());
+        return history(seed.expect("LEASE_SEED is a number"), kind);
     }
     let threads = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     let of = |thread: u64| {

@@ -18,8 +18,12 @@ use cota::store::redis::{Client, Redis, SCRIPT, TlsFiles};
 use cota::store::shared::{Replicas, Shared};
 use tokio::task::JoinSet;
 
+#[path = "support/cota.rs"]
+#[allow(dead_code, reason = "it does not use all of it")]
+mod cota_process;
 mod support;
 
+use cota_process::{Cota, Got, command, eventually};
 use support::policy::{bucket, costing, domain, fixed, leased, request};
 use support::redis::{PATIENCE, Server};
 
@@ -204,6 +208,56 @@ async fn two_replicas_let_pass_just_what_there_is_and_hold_no_more_than_their_sh
         assert!(calls < 15_000, "{calls} calls");
         assert!(server.ttls().iter().all(|(_, ttl)| *ttl > 0));
     }
+}
+
+#[test]
+fn a_service_that_is_told_to_end_gives_back_what_it_holds() {
+    let server = Server::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.yaml");
+    std::fs::write(
+        &policy,
+        "domain: api
+descriptors: [{key: tenant, rate_limit: {name: tenant, unit: year, requests_per_unit: 100000, max_overshoot: 5%}}]
+",
+    )
+    .unwrap();
+    let serve = || {
+        let url = server.url();
+        let arguments = [
+            "serve",
+            "--drain",
+            "0s",
+            "--store-timeout",
+            "10s",
+            "--store",
+            &url,
+            "--config",
+        ];
+        Cota::start(command(&arguments).arg(&policy))
+    };
+    let mut cota = serve();
+    let labels = ["domain=\"api\"", "limit=\"tenant\""];
+    assert_eq!(cota.metric("cota_lease_units", &labels), 0);
+    let mut passed = 0;
+    eventually("units are held", || {
+        for _ in 0..50 {
+            assert!(matches!(
+                cota.ask("api", "tenant", "acme"),
+                Ok(Got::Allowed { .. })
+            ));
+            passed += 1;
+        }
+        (cota.metric("cota_lease_units", &labels) > 0).then_some(())
+    });
+    assert_eq!(cota.metric("cota_lease_bound_units", &labels), 5_000);
+    cota.signal("TERM");
+    assert!(cota.await_end().success(), "{}", cota.log());
+    let left = 100_000 - passed - 1;
+    assert_eq!(
+        serve().ask("api", "tenant", "acme").unwrap(),
+        Got::Allowed { limit: 100_000, left }
+    );
 }
 
 /// How many scripts the server ran.

@@ -37,7 +37,13 @@ pub(super) fn start(
 
 /// Gives all back.
 pub(super) async fn end(leases: &Leases) {
-    if tokio::time::timeout(LAST_RETURNS, leases.end()).await.is_err() {
+    let all = async {
+        leases.end().await;
+        while leases.under_way() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(LAST_RETURNS, all).await.is_err() {
         tracing::warn!(
             "the store is slow to take back leased units: some are lost until their budgets recover"
         );

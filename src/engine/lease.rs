@@ -86,6 +86,8 @@ pub struct Said {
     pub state: State,
     /// The store's time.
     pub at: Timestamp,
+    /// Ours, when we heard of it.
+    pub heard: Timestamp,
 }
 
 /// What one replica holds and knows of one budget.
@@ -162,7 +164,14 @@ impl Lease {
     pub fn view(&self, terms: &Terms<'_>, now: Timestamp) -> Option<(View, Timestamp)> {
         let said = self.said?;
         let state = terms.refund(said.state, self.in_hand(now));
-        Some((terms.view(state, said.at), said.at))
+        let mut view = terms.view(state, said.at);
+        let since = now.since(said.heard);
+        view.reset = view.reset.saturating_sub(since);
+        if view.next_unit > Micros::ZERO {
+            // Not counted as back before the store says so.
+            view.next_unit = view.next_unit.saturating_sub(since).max(Micros(1));
+        }
+        Some((view, said.at))
     }
 
     /// What to ask the store for now, if anything. It is being taken from then on, under a name from `id`.
@@ -183,7 +192,7 @@ impl Lease {
         }
         let bound = bound(terms, self.numbers.max_overshoot);
         let (requests, units) = self.demand.expected(now);
-        let least = LEAST * units.div_ceil(requests.max(1)).max(1);
+        let least = units.div_ceil(requests.max(1)).max(1).saturating_mul(LEAST);
         // Two blocks of each replica fit the bound: the one being spent and the next. Where that leaves
         // too little, the first to come have it.
         let replicas = 2 * u64::from(replicas.max(1));

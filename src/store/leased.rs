@@ -114,6 +114,8 @@ pub struct Leased<S, C> {
     clock: C,
     spawn: Spawn,
     ending: AtomicBool,
+    /// Held by each job.
+    under_way: Arc<()>,
     this: Weak<Self>,
 }
 
@@ -157,6 +159,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
             clock,
             spawn,
             ending: AtomicBool::new(false),
+            under_way: Arc::default(),
             this: this.clone(),
         })
     }
@@ -182,7 +185,12 @@ impl<S: Central, C: Clock> Leased<S, C> {
         self.begin(self.table.tend(self.clock.now()));
     }
 
-    /// Gives back all that is held, and takes no more.
+    /// How many blocks are on their way, here or back.
+    pub fn under_way(&self) -> usize {
+        Arc::strong_count(&self.under_way) - 1
+    }
+
+    /// Gives back all that is held, and takes no more. What is on its way goes back when it is here.
     pub async fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
         let held = self.table.end();
@@ -254,7 +262,11 @@ impl<S: Central, C: Clock> Leased<S, C> {
     fn begin(&self, jobs: impl IntoIterator<Item = Job>) {
         for job in jobs {
             if let Some(this) = self.this.upgrade() {
-                (self.spawn)(Box::pin(async move { this.run(job).await }));
+                let under_way = Arc::clone(&self.under_way);
+                (self.spawn)(Box::pin(async move {
+                    this.run(job).await;
+                    drop(under_way);
+                }));
             }
         }
     }
@@ -317,6 +329,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
         let said = Said {
             state: evaluation.charged.main,
             at: reply.now,
+            heard: self.clock.now(),
         };
         let part = Return::of_evaluated(0, charge, &evaluation);
         let returns = (part.born, part.lasts);

@@ -184,6 +184,16 @@ fn a_crash_frees_the_bound_after_two_seconds() {
 }
 
 #[test]
+fn a_store_that_lost_its_data_is_given_nothing_back() {
+    let mut world = warm(leased(fixed("tenant", 10_000, Unit::Day), 1_000));
+    world.flush();
+    world.decide(1, costing(acme(), 500));
+    wait(&mut world, 2, 2_000);
+    assert_eq!((held(&world), world.ledger()[0].1), (0, 0));
+    assert_eq!(world.decide(1, acme()).remaining, [9_499]);
+}
+
+#[test]
 fn a_block_dies_with_its_window() {
     let limit = every(leased(fixed("tenant", 2_000, Unit::Second), 2_000), 1_000);
     let mut world = world(limit, 2);

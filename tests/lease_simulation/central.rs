@@ -109,6 +109,11 @@ impl Central {
         (decision, reply)
     }
 
+    pub(crate) fn flush(&mut self) {
+        self.slots.clear();
+        self.escrow.clear();
+    }
+
     /// A block is charged.
     pub(crate) fn charge(&mut self, asked: &Asked, now: Timestamp, replica: usize) -> Reply {
         let (_, reply) = self.decide(asked, now);

@@ -192,6 +192,11 @@ impl World {
         admitted
     }
 
+    /// The store loses all it keeps, but not the count of what it did.
+    pub(crate) fn flush(&self) {
+        self.shared.lock().central.flush();
+    }
+
     /// The network is another from now on.
     pub(crate) fn set_network(&self, network: Network) {
         self.shared.lock().network = network;

@@ -155,6 +155,55 @@ descriptors:
 }
 
 #[test]
+fn an_overshoot_is_the_rows_or_the_limits_or_the_defaults_and_none_where_it_means_nothing() {
+    let limit = |defaults: &str, own: &str, row: &str| {
+        let domain = compiled(&format!(
+            "domain: d
+defaults: {{algorithm: token_bucket{defaults}}}
+descriptors:
+  - key: t
+    rate_limit: {{name: t, plan_entry: p, default_plan: a, plans: {{a: {{unit: day, requests_per_unit: 100{row}}}}}{own}}}
+"
+        ));
+        limits(&domain)[0].numbers.max_overshoot.to_string()
+    };
+    let (defaults, own, row) = (
+        ", max_overshoot: 10%",
+        ", max_overshoot: 2.5%",
+        ", max_overshoot: 50%",
+    );
+    assert_eq!(limit("", "", ""), "0%");
+    assert_eq!(limit(defaults, "", ""), "10%");
+    assert_eq!(limit(defaults, own, ""), "2.5%");
+    assert_eq!(limit(defaults, own, row), "50%");
+    for passed_over in [
+        ", overdraft: true",
+        ", max_wait: 1s",
+        ", algorithm: leaky_bucket, max_wait: 1s",
+        ", excess: {action: degrade, up_to: 150%}",
+    ] {
+        assert_eq!(limit(defaults, passed_over, ""), "0%", "{passed_over}");
+    }
+    for kept in [
+        ", excess: {action: reject}",
+        ", max_wait: 0s",
+        ", overdraft: false",
+        ", algorithm: sliding_window",
+    ] {
+        assert_eq!(limit(defaults, kept, ""), "10%", "{kept}");
+    }
+    // Defaults that mean nothing to the algorithm do not stand in its way.
+    assert_eq!(
+        limit(
+            ", max_wait: 1s, overdraft: true",
+            ", algorithm: sliding_window, max_overshoot: 5%",
+            ""
+        ),
+        "5%"
+    );
+}
+
+#[test]
 fn a_failure_mode_is_the_limits_own_or_the_defaults_or_local() {
     let limit = |own: &str| format!("  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1{own}}}}}\n");
     for (defaults, own, wanted) in [

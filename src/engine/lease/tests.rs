@@ -61,6 +61,7 @@ fn said(used: u64) -> Said {
             at: 77,
         },
         at: Timestamp(77),
+        heard: T0,
     }
 }
 
@@ -169,6 +170,12 @@ fn blocks_are_spent_in_the_order_in_which_they_die() {
     // Shown is what the store said, with what is in hand.
     let (view, at) = lease.view(&terms, later).unwrap();
     assert_eq!((view.remaining, at), (100_000 - 200 + 70, Timestamp(77)));
+    // What is shown of time goes on with our clock: 130 units take 7,439 us to come back.
+    let reset = |micros| lease.view(&terms, T0.plus(Micros(micros))).unwrap().0.reset;
+    assert_eq!(
+        (reset(0), reset(7_000), reset(8_000)),
+        (Micros(7_439), Micros(439), Micros::ZERO)
+    );
     lease.hear(numbers, 5, 30);
     assert_eq!(lease.view(&terms, later).unwrap().0.remaining, 100_000 - 230 + 70);
     // The second dies.
@@ -242,7 +249,11 @@ fn a_block_dies_before_its_window_by_any_clock() {
         let block = Block::new(
             1,
             10,
-            &Said { state, at },
+            &Said {
+                state,
+                at,
+                heard: called,
+            },
             (7, Micros::ZERO),
             &terms,
             (asked, called),

@@ -84,7 +84,11 @@ impl Table {
     pub(super) fn tend(&self, now: Timestamp) -> Vec<Job> {
         let mut jobs = Vec::new();
         for shard in &self.shards {
-            shard.lock().retain(|entry| {
+            let mut shard = shard.lock();
+            if shard.is_empty() {
+                continue;
+            }
+            shard.retain(|entry| {
                 let blocks = entry.lease.tend(now);
                 if let (Some(budget), false) = (&entry.budget, blocks.is_empty()) {
                     let budget = Arc::clone(budget);
