@@ -12,7 +12,7 @@ use cota::config::{Source, load};
 use cota::engine::budget::Outcome;
 use cota::engine::decision::Decision;
 use cota::engine::descriptor::Request;
-use cota::engine::limit::{Excess, ExcessAction, Limit, Unit};
+use cota::engine::limit::{Excess, ExcessAction, Factor, FailureMode, Limit, Unit};
 use cota::engine::policy::{Domain, Policy};
 use cota::engine::resolve::resolve;
 use cota::engine::time::Micros;
@@ -604,4 +604,35 @@ async fn debts_are_charged_however_often_they_refuse() {
     assert!(replica.ask(&domain, TENANT, 0).await.unasked);
     let refunded = replica.put(&domain, &refunding(request(TENANT), 65)).await;
     assert_eq!(remaining_of(&refunded), [5]);
+}
+
+#[tokio::test]
+async fn one_replica_lets_pass_ten_times_a_limit_at_most_whatever_the_store_says() {
+    let nobody = Server::absent(&[]);
+    let client = Client::start(nobody.url().parse().unwrap(), TlsFiles::default(), SCRIPT).unwrap();
+    let replica = Replica {
+        shared: Shared::start(
+            Redis::new(client, Duration::from_millis(10)),
+            Replicas::fixed(1),
+            SystemClock,
+            1_000,
+            Duration::from_millis(10),
+            Box::new(|_| {}),
+        ),
+    };
+    let allowing = Limit {
+        failure_mode: FailureMode::Allow,
+        barrier: Some(Factor::BARRIER),
+        ..fixed("l", 20, Unit::Year)
+    };
+    let domain = of_tenants(allowing);
+    let mut passed = 0;
+    for _ in 0..300 {
+        let asked = request(TENANT);
+        let mut resolved = resolve(Some(&domain), &asked, false, SystemClock.now());
+        let decision = replica.shared.decide(&mut resolved, Micros::ZERO).await.unwrap();
+        assert_eq!(decision.unasked, decision.refused);
+        passed += u64::from(!decision.refused);
+    }
+    assert_eq!(passed, 200);
 }

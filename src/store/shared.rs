@@ -21,14 +21,16 @@ use crate::engine::budget::{Outcome, State, View};
 use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
 use crate::engine::limit::FailureMode;
 use crate::engine::resolve::{Charge, Resolved};
-use crate::engine::time::Micros;
+use crate::engine::time::{Micros, Timestamp};
 
+mod barrier;
 mod local;
 mod outages;
 mod remembered;
 mod replicas;
 mod selftest;
 
+use barrier::Barrier;
 use remembered::{Remembered, States};
 
 pub use outages::{Outages, ShardOutage};
@@ -51,6 +53,7 @@ pub struct Shared<C> {
     local: Memory<C>,
     outages: Arc<Outages>,
     remembered: Arc<Remembered>,
+    barrier: Barrier,
     /// Held by each task that gives back.
     giving_back: Arc<()>,
     replicas: Replicas,
@@ -75,6 +78,7 @@ impl<C: Clock + Clone> Shared<C> {
             local: Memory::new(clock.clone(), max_keys),
             outages: Arc::default(),
             remembered: Arc::default(),
+            barrier: Barrier::default(),
             giving_back: Arc::default(),
             replicas,
             clock,
@@ -232,6 +236,30 @@ impl<C: Clock + Clone> Shared<C> {
         self.give_back_later(groups.iter().zip(answers).filter_map(part).collect())
     }
 
+    /// The answer to a request that asks for more than one replica lets it ask.
+    fn stopped(&self, resolved: &Resolved<'_>) -> Option<Decision> {
+        let now = self.clock.now();
+        let stops = |charge| self.barrier.stops(resolved, charge, now);
+        let (at, wait) = resolved
+            .charges
+            .iter()
+            .enumerate()
+            .find_map(|(i, charge)| stops(charge).map(|wait| (i, wait)))?;
+        let verdict = |(i, charge): (usize, &Charge<'_>)| {
+            if i == at {
+                denied(charge, wait, now)
+            } else {
+                untouched(charge, now)
+            }
+        };
+        Some(Decision {
+            refused: true,
+            verdicts: resolved.charges.iter().enumerate().map(verdict).collect(),
+            unasked: true,
+            ..Decision::default()
+        })
+    }
+
     /// Keeps what the store held where it refused, and forgets what it held where it was given back to.
     fn remember(
         &self,
@@ -305,6 +333,9 @@ impl<C: Clock + Clone> Store for Shared<C> {
         let groups = groups(resolved);
         let asked = self.clock.elapsed();
         if let Some(refusal) = self.remembered.refuse(resolved, &groups, wait_cap, asked) {
+            return Ok(refusal);
+        }
+        if let Some(refusal) = self.stopped(resolved) {
             return Ok(refusal);
         }
         let alone = groups.len() == 1;
@@ -386,30 +417,43 @@ fn standing_in(verdict: &Verdict) -> Evaluation {
 }
 
 /// The verdict of a limit whose store gave no answer, by a mode that keeps nothing.
-fn without_store(charge: &Charge<'_>, mode: FailureMode, now: crate::engine::time::Timestamp) -> Verdict {
+fn without_store(charge: &Charge<'_>, mode: FailureMode, now: Timestamp) -> Verdict {
+    let verdict = if mode == FailureMode::Deny && charge.spend.is_some() {
+        denied(charge, DENIED_FOR, now)
+    } else {
+        untouched(charge, now)
+    };
+    Verdict {
+        degraded: Some(mode),
+        ..verdict
+    }
+}
+
+/// The verdict of a limit that refuses for so long without knowing more.
+fn denied(charge: &Charge<'_>, wait: Micros, now: Timestamp) -> Verdict {
+    Verdict {
+        outcome: Outcome::Deny {
+            retry_after: Some(wait),
+        },
+        view: View {
+            remaining: 0,
+            reset: wait,
+            next_unit: wait,
+        },
+        ..untouched(charge, now)
+    }
+}
+
+/// The verdict of a limit of whose budget nothing is known: as if it were whole.
+fn untouched(charge: &Charge<'_>, now: Timestamp) -> Verdict {
     let terms = charge.terms();
-    let denied = mode == FailureMode::Deny && charge.spend.is_some();
     Verdict {
         at: now,
-        outcome: if denied {
-            Outcome::Deny {
-                retry_after: Some(DENIED_FOR),
-            }
-        } else {
-            Outcome::Allow
-        },
-        view: if denied {
-            View {
-                remaining: 0,
-                reset: DENIED_FOR,
-                next_unit: DENIED_FOR,
-            }
-        } else {
-            terms.view(terms.advance(State::default(), now).0, now)
-        },
+        outcome: Outcome::Allow,
+        view: terms.view(terms.advance(State::default(), now).0, now),
         capacity: terms.capacity(),
         charged: false,
         clamped: false,
-        degraded: Some(mode),
+        degraded: None,
     }
 }
