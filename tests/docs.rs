@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use cota::cli::Cli;
-use cota::config::keys::{Place, not_built};
+use cota::config::keys::Place;
 use cota::config::{Source, load};
 use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
@@ -84,16 +84,6 @@ fn every_table_of_keys_is_that_of_a_place() {
     for head in heads {
         let place = head.split(" |").next().unwrap();
         assert!(Place::ALL.iter().any(|known| known.called() == place), "{place}");
-    }
-}
-
-#[test]
-fn keys_that_are_not_built_are_named_as_such() {
-    let reference = document("POLICY.md");
-    let (_, section) = reference.split_once("\n## Not built yet\n").unwrap();
-    let section = section.split("\n## ").next().unwrap();
-    for key in not_built() {
-        assert!(code(section).contains(key), "{key}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cota::clock::{Clock as _, SteadyClock, Stopwatch, SystemClock};
+use cota::clock::{Clock as _, Stopwatch, SystemClock};
 use cota::engine::lease::{Ask, HELD_FOR};
 use cota::engine::limit::{Limit, Unit};
 use cota::engine::policy::Domain;
@@ -30,7 +30,7 @@ use support::redis::{PATIENCE, Server};
 /// So long that a busy machine degrades nothing.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Leases = Leased<Arc<Shared<SystemClock>>, SteadyClock>;
+type Leases = Leased<Arc<Shared<SystemClock>>, SystemClock>;
 
 async fn redis(url: &str) -> Redis {
     let client = Client::start(url.parse().unwrap(), TlsFiles::default(), SCRIPT).unwrap();
@@ -52,7 +52,7 @@ async fn replica(url: &str) -> Arc<Leases> {
         Box::new(|_| {}),
     );
     let spawn = Box::new(|task| drop(tokio::spawn(task)));
-    let leases = Leased::new(shared, SteadyClock::default(), spawn);
+    let leases = Leased::new(shared, SystemClock, spawn);
     tokio::spawn(watch(Arc::downgrade(&leases)));
     leases
 }

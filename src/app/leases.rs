@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use prometheus_client::registry::Registry;
 
-use crate::clock::{SteadyClock, SystemClock};
+use crate::clock::SystemClock;
 use crate::engine::limit::{Limit, Share};
 use crate::engine::policy::Policy;
 use crate::store::leased::{self, Holding, Leased};
@@ -19,7 +19,7 @@ use crate::telemetry::{LimitLeases, register_leases};
 const LAST_RETURNS: Duration = Duration::from_secs(1);
 
 /// The shared store with leases before it.
-pub(super) type Leases = Leased<Arc<Shared<SystemClock>>, SteadyClock>;
+pub(super) type Leases = Leased<Arc<Shared<SystemClock>>, SystemClock>;
 
 /// Starts them.
 pub(super) fn start(
@@ -28,7 +28,7 @@ pub(super) fn start(
     registry: &mut Registry,
 ) -> Arc<Leases> {
     let spawn = Box::new(|task| drop(tokio::spawn(task)));
-    let leases = Leased::new(store, SteadyClock::default(), spawn);
+    let leases = Leased::new(store, SystemClock, spawn);
     tokio::spawn(leased::watch(Arc::downgrade(&leases)));
     let read = Arc::clone(&leases);
     register_leases(registry, move || of_policy(&policy.load(), read.holdings()));

@@ -52,15 +52,15 @@ const DESCRIPTOR: &[&str] = &[
 #[rustfmt::skip]
 const LIMIT: &[&str] = &[
     "unit", "period", "requests_per_unit", "name", "unlimited", "replaces", "algorithm", "burst",
-    "max_wait", "max_overshoot", "counts", "overdraft", "excess", "failure_mode", "time_zone", "plan_entry",
-    "plans", "default_plan", "attribute_to", "shadow_mode", "quota_mode", "share_threshold",
+    "max_wait", "max_overshoot", "counts", "overdraft", "excess", "failure_mode", "local_barrier", "time_zone",
+    "plan_entry", "plans", "default_plan", "attribute_to", "shadow_mode", "quota_mode", "share_threshold",
     "detailed_metric", "value_to_metric", "metadata",
 ];
 #[rustfmt::skip]
 const DEFAULTS: &[&str] = &[
     "algorithm", "burst", "max_wait", "max_overshoot", "counts", "overdraft", "excess", "failure_mode",
-    "time_zone", "plan_entry", "default_plan", "attribute_to", "unlimited", "replaces", "shadow_mode",
-    "quota_mode", "detailed_metric", "value_to_metric",
+    "local_barrier", "time_zone", "plan_entry", "default_plan", "attribute_to", "unlimited", "replaces",
+    "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
 ];
 
 /// The keys that a policy file for the incumbent can have.
@@ -70,10 +70,6 @@ const INCUMBENT: &[&str] = &[
     "replaces", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold",
     "metadata",
 ];
-
-/// Keys of the policy language whose behaviour this version does not have. Refused by name: a limit
-/// that silently lacks its barrier is worse than none.
-const NOT_BUILT: &[(&str, &[Place])] = &[("local_barrier", &[Place::Limit, Place::Defaults])];
 
 /// Fields of Envoy's own `rate_limits` actions and of its filter.
 #[rustfmt::skip]
@@ -100,11 +96,6 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("plan", "plan_entry"), ("timezone", "time_zone"), ("tz", "time_zone"), ("shadow", "shadow_mode"),
     ("expires", "expires_at"), ("cost", "costs"), ("weights", "values"), ("addend", "counts"),
 ];
-
-/// The keys that are refused by name because this version does not have their behaviour.
-pub fn not_built() -> impl Iterator<Item = &'static str> {
-    NOT_BUILT.iter().map(|(key, _)| *key)
-}
 
 impl Place {
     /// All of them.
@@ -219,15 +210,6 @@ pub(super) fn unknown(key: &str, shown: &str, place: Place) -> Unknown {
     };
     let message = format!("unknown key {shown} in {}", place.called());
 
-    if let Some((name, _)) = NOT_BUILT
-        .iter()
-        .find(|(name, places)| *name == key && places.contains(&place))
-    {
-        return told(
-            format!("`{name}` is not built yet in this version of cota"),
-            format!("take `{name}` out; it would have no effect"),
-        );
-    }
     if key == "requests" && place == Place::Root {
         return told(
             "`requests` at the root is reserved".to_owned(),
@@ -414,16 +396,6 @@ mod tests {
         assert!(help("header_name", Place::Descriptor).contains("Envoy's `rate_limits`"));
         assert!(help("headers", Place::Descriptor).contains("Envoy's `rate_limits`"));
         assert!(help("separator", Place::Root).contains("another product"));
-    }
-
-    #[test]
-    fn what_is_not_built_is_refused_by_name() {
-        for (name, places) in NOT_BUILT {
-            for place in *places {
-                assert_eq!(known(name, *place), None);
-                assert!(unknown(name, "", *place).message.contains("not built yet"));
-            }
-        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::engine::key::BudgetKey;
 use crate::engine::lease::{self, Ask, Block, Said};
 use crate::engine::limit::{Algorithm, Share};
 use crate::engine::resolve::{Charge, LimitRef, Resolved};
-use crate::engine::time::Micros;
+use crate::engine::time::{Micros, Timestamp};
 
 mod budget;
 mod table;
@@ -150,8 +150,7 @@ enum Job {
 type Jobs = SmallVec<[Job; 1]>;
 
 impl<S: Central, C: Clock> Leased<S, C> {
-    /// Leases before that store. The clock must never step: blocks live by it. Nothing is taken back without
-    /// [`Self::tend`] or [`watch`].
+    /// Leases before that store. Nothing is taken back without [`Self::tend`] or [`watch`].
     pub fn new(central: S, clock: C, spawn: Spawn) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             central,
@@ -164,6 +163,11 @@ impl<S: Central, C: Clock> Leased<S, C> {
         })
     }
 
+    /// The time that blocks live by: it does not step.
+    fn now(&self) -> Timestamp {
+        Timestamp(self.clock.elapsed().0)
+    }
+
     /// The store behind.
     pub fn central(&self) -> &S {
         &self.central
@@ -171,7 +175,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
 
     /// What is held, by limit.
     pub fn holdings(&self) -> Vec<Holding> {
-        self.table.holdings(self.clock.now())
+        self.table.holdings(self.now())
     }
 
     /// Forgets what is held of budgets that match, and gives nothing back: for budgets that were reset, whose
@@ -182,7 +186,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
 
     /// Gives back what has died or lies unused, in the background, and forgets callers that come no more.
     pub fn tend(&self) {
-        self.begin(self.table.tend(self.clock.now()));
+        self.begin(self.table.tend(self.now()));
     }
 
     /// How many blocks are on their way, here or back.
@@ -201,7 +205,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
 
     /// Decides a request from what is held, if that covers it.
     fn decide_here(&self, resolved: &Resolved<'_>, places: &[Place], jobs: &mut Jobs) -> Option<Decision> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut locked = self.table.lock(places);
         let mut covered = true;
         for (charge, place) in resolved.charges.iter().zip(places) {
@@ -285,7 +289,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
 
     async fn take(&self, place: Place, budget: &Budget, id: u64, ask: &Ask) {
         let taken = self.try_take(budget, id, ask).await;
-        let now = self.clock.now();
+        let now = self.now();
         let Some((block, said)) = taken.as_ref().ok().and_then(Option::as_ref) else {
             if let Some(entry) = self.table.lock(&[place]).found(place) {
                 entry.lease.miss(id, taken.is_ok(), now);
@@ -312,12 +316,12 @@ impl<S: Central, C: Clock> Leased<S, C> {
 
     /// A block, or nothing if the store had none to give.
     async fn try_take(&self, budget: &Budget, id: u64, ask: &Ask) -> Result<Option<(Block, Said)>, NoAnswer> {
-        let asked = self.clock.now();
+        let asked = self.now();
         let units = self.central.reserve(&budget.key(), id, ask).await?;
         if units == 0 {
             return Ok(None);
         }
-        let called = self.clock.now();
+        let called = self.now();
         let request = budget.asking(units);
         let reply = self.central.charge(&request).await?;
         let (Some(slot), true) = (reply.slots.first(), reply.charged) else {
@@ -329,7 +333,7 @@ impl<S: Central, C: Clock> Leased<S, C> {
         let said = Said {
             state: evaluation.charged.main,
             at: reply.now,
-            heard: self.clock.now(),
+            heard: self.now(),
         };
         let part = Return::of_evaluated(0, charge, &evaluation);
         let returns = (part.born, part.lasts);
@@ -367,7 +371,9 @@ impl<S: Central, C: Clock> Store for Leased<S, C> {
             return Ok(decision);
         }
         let decision = self.central.decide(resolved, wait_cap).await?;
-        self.hear(resolved, &places, &decision);
+        if !decision.unasked {
+            self.hear(resolved, &places, &decision);
+        }
         Ok(decision)
     }
 

@@ -15,7 +15,7 @@ use crate::store::redis::{CallError, GiveBack, Redis, Return};
 /// Off the way of requests a call may take longer, and one whose fate is unknown costs its caller a block.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock + Clone> Shared<C> {
     fn patient(&self) -> Redis {
         Redis::new(self.redis.client().clone(), self.timeout.max(PATIENCE))
     }
@@ -44,10 +44,14 @@ impl<C: Clock + Clone> Central for Shared<C> {
     }
 
     async fn refund(&self, asked: &Resolved<'_>, part: Return) -> Result<(), NoAnswer> {
-        match GiveBack::of(asked, &[part], self.clock.now()) {
-            Some(call) => self.heard(self.patient().give_back(call).await),
-            None => Ok(()),
-        }
+        let Some(call) = GiveBack::of(asked, &[part], self.clock.now()) else {
+            return Ok(());
+        };
+        let given = self.heard(self.patient().give_back(call).await);
+        // Whoever was refused meanwhile may pass now.
+        let caller = self.remembered.caller(asked, &[0]);
+        self.remembered.forget([caller].into_iter(), self.clock.elapsed());
+        given
     }
 
     fn replicas(&self) -> u32 {
