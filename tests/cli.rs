@@ -48,8 +48,6 @@ descriptors:
         rate_limit: {name: user, unit: hour, requests_per_unit: 60, burst: 6, max_wait: 200ms}
   - key: vip
     rate_limit: {unlimited: true}
-  - key: hot
-    rate_limit: {name: hot, unit: minute, requests_per_unit: 6000, burst: 900, max_overshoot: 5%}
   - key: plan
 overrides:
   - {match: {tenant: acme}, limit: tenant, multiply: 2.5, expires_at: 2126-12-03T00:00:00Z, author: ana, reason: migration}
@@ -452,13 +450,7 @@ fn blocks_are_found_in_a_page() {
 #[test]
 fn explain_tells_limits_and_why() {
     let (_folder, policy) = file(POLICY);
-    let cases: [(&[&str], &[&str]); 15] = [
-        (
-            &["hot=x"],
-            &[
-                "limit hot: 6000 per minute, token_bucket, burst 900, replicas may hold 5% (45 units) taken ahead",
-            ],
-        ),
+    let cases: [(&[&str], &[&str]); 14] = [
         (
             &["tenant=acme", "tenant=acme,route=export"],
             &[
@@ -534,6 +526,27 @@ fn explain_tells_limits_and_why() {
             assert!(stdout.contains(part), "{descriptors:?}: {part} in\n{stdout}");
         }
     }
+}
+
+#[test]
+fn explain_tells_what_may_be_taken_ahead() {
+    let (_folder, policy) = file(
+        "
+domain: api
+defaults: {algorithm: token_bucket, max_overshoot: 5%}
+descriptors: [{key: tenant, rate_limit: {name: tenant, unit: minute, requests_per_unit: 6000, burst: 900}}]
+",
+    );
+    let (code, stdout, _) = run(command(&["explain", "--domain", "api"])
+        .arg(&policy)
+        .arg("tenant=a"));
+    assert_eq!(code, Some(0));
+    assert!(
+        stdout.contains(
+            "6000 per minute, token_bucket, burst 900, replicas may hold 5% (45 units) taken ahead"
+        ),
+        "{stdout}"
+    );
 }
 
 #[test]
