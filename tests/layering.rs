@@ -26,7 +26,7 @@ enum Use {
 
 use Use::{All, Items, Part};
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 13] = [
     Layer {
         name: "engine",
         uses: &[],
@@ -62,6 +62,11 @@ const LAYERS: [Layer; 12] = [
         never: &["axum", "tonic", "prost", "granit_parser"],
     },
     Layer {
+        name: "tls",
+        uses: &[],
+        never: &["axum", "tonic", "prost", "granit_parser"],
+    },
+    Layer {
         name: "limiter",
         uses: &[All("engine"), All("clock"), Items("store"), All("usage")],
         never: &["axum", "tonic", "prost", "prometheus_client"],
@@ -85,6 +90,7 @@ const LAYERS: [Layer; 12] = [
             All("limiter"),
             All("answer"),
             All("telemetry"),
+            All("tls"),
         ],
         never: &["axum", "granit_parser"],
     },
@@ -97,6 +103,7 @@ const LAYERS: [Layer; 12] = [
             All("overrides"),
             Part("config", "watch"),
             All("telemetry"),
+            All("tls"),
             // The generated messages only: `/json` speaks them.
             Part("grpc", "proto"),
         ],
@@ -116,6 +123,7 @@ const LAYERS: [Layer; 12] = [
             All("grpc"),
             All("http"),
             All("overrides"),
+            All("tls"),
         ],
         never: &["clap"],
     },
