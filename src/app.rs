@@ -257,7 +257,10 @@ async fn given_back(store: &Shared<SystemClock>) {
         }
     };
     if tokio::time::timeout(LAST_CALLS, arrived).await.is_err() {
-        tracing::warn!("ending while {} requests' charges are on their way back", store.giving_back());
+        tracing::warn!(
+            "ending while {} requests' charges are on their way back",
+            store.giving_back()
+        );
     }
 }
 
@@ -344,7 +347,9 @@ impl Service {
             decide,
             degraded,
         };
-        let mut http = tokio::spawn(http::serve(http, state, http_tls, async move { drop(http_ends.await) }));
+        let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
+            drop(http_ends.await)
+        }));
         let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
 
         tokio::select! {

@@ -115,7 +115,8 @@ impl Files {
 
     fn ports(&self, contents: &Contents) -> Result<Ports, BadCertificates> {
         let cert = certificates(&self.cert, &contents.cert)?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|problem| fault(&self.key, problem))?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&contents.key).map_err(|problem| fault(&self.key, problem))?;
         let clients = match (&self.client_ca, &contents.client_ca) {
             (Some(path), Some(text)) => self.clients(path, text)?,
             _ => WebPkiClientVerifier::no_client_auth(),
@@ -195,7 +196,10 @@ impl Watch {
                     tracing::info!("certificates read again");
                 }
                 Err(error) => {
-                    tracing::error!(error, "the changed certificates cannot be used, those in force stay");
+                    tracing::error!(
+                        error,
+                        "the changed certificates cannot be used, those in force stay"
+                    );
                 }
             }
         }
@@ -218,7 +222,9 @@ fn told(error: &BadCertificates) -> String {
 }
 
 async fn read(path: &Path) -> Result<Vec<u8>, BadCertificates> {
-    tokio::fs::read(path).await.map_err(|problem| fault(path, problem))
+    tokio::fs::read(path)
+        .await
+        .map_err(|problem| fault(path, problem))
 }
 
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, BadCertificates> {

@@ -9,7 +9,9 @@ use clap::builder::BoolishValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::app::{self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles};
+use crate::app::{
+    self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles,
+};
 use crate::telemetry::{LogFormat, init_logging};
 
 #[derive(Debug, Args)]

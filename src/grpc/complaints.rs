@@ -137,23 +137,23 @@ const HTTP1: &str = "HTTP/1.1 on the gRPC port: set http2_protocol_options on En
 const NOT_HTTP2: &str = "neither HTTP/2 nor anything known on the gRPC port: it is for gRPC only";
 const TLS_TO_PLAIN: &str = "TLS on the gRPC port, which is plain text: take transport_socket off Envoy's cluster for cota \
      (in a mesh: a DestinationRule with tls mode DISABLE), or start cota with --tls-cert";
-const PLAIN_TO_TLS: &str = "plain text on the gRPC port, which is for TLS: set transport_socket on Envoy's cluster for cota";
-const NO_CERTIFICATE: &str =
-    "a caller without a client certificate: set tls_certificates in the transport_socket of Envoy's cluster for cota";
-const UNKNOWN_AUTHORITY: &str =
-    "a client certificate of an authority that --tls-client-ca does not have: another issuer, or not all of its certificates";
+const PLAIN_TO_TLS: &str =
+    "plain text on the gRPC port, which is for TLS: set transport_socket on Envoy's cluster for cota";
+const NO_CERTIFICATE: &str = "a caller without a client certificate: set tls_certificates in the transport_socket of Envoy's cluster for cota";
+const UNKNOWN_AUTHORITY: &str = "a client certificate of an authority that --tls-client-ca does not have: another issuer, or not all of its certificates";
 const NOT_LISTED: &str = "a client certificate with no name that --tls-client-names has";
 const BAD_CERTIFICATE: &str = "a client certificate that cannot be accepted";
-const OURS_REFUSED: &str =
-    "a caller does not accept our certificate: compare validation_context and its names in Envoy's cluster for cota with --tls-cert";
-const NOTHING_IN_COMMON: &str = "a caller has no TLS version or cipher in common with us: 1.2 and 1.3 are spoken";
+const OURS_REFUSED: &str = "a caller does not accept our certificate: compare validation_context and its names in Envoy's cluster for cota with --tls-cert";
+const NOTHING_IN_COMMON: &str =
+    "a caller has no TLS version or cipher in common with us: 1.2 and 1.3 are spoken";
 
 /// What a failed handshake says of the caller's configuration: the remedy, and the names it came with.
 fn cause(error: &rustls::Error) -> Option<(Kind, &'static str, Option<String>)> {
     use rustls::{CertificateError, Error};
     let (kind, remedy) = match error {
         Error::NoCertificatesPresented => (Kind::NoCertificate, NO_CERTIFICATE),
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // The second is what an authority looks like that was made anew under its old name.
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             (Kind::UnknownAuthority, UNKNOWN_AUTHORITY)
         }
         Error::InvalidCertificate(CertificateError::Other(other)) => {

@@ -89,11 +89,8 @@ impl<C: Clock> Connections<C> {
         info: TcpConnectInfo,
         mut end: watch::Receiver<()>,
     ) {
-        let (complaints, peer, over_tls) = (
-            Arc::clone(&self.complaints),
-            info.remote_addr,
-            self.tls.is_some(),
-        );
+        let (complaints, peer, over_tls) =
+            (Arc::clone(&self.complaints), info.remote_addr, self.tls.is_some());
         let socket = Socket::new(stream, move |instead| {
             complaints.not_http2(instead, over_tls, peer);
         });

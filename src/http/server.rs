@@ -86,7 +86,11 @@ pub async fn serve(
     end.closed().await;
 }
 
-async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, mut end: watch::Receiver<()>) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut end: watch::Receiver<()>,
+) {
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

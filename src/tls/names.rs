@@ -59,7 +59,10 @@ impl FromStr for ClientName {
             None => (false, text),
         };
         let label = |label: &str| {
-            !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            !label.is_empty()
+                && label
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
         };
         if !rest.split('.').all(label) {
             return Err("expected a DNS name, perhaps with a leading `*.`, or a URI".into());
@@ -136,9 +139,7 @@ impl ClientCertVerifier for Listed {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .vouched
-            .verify_client_cert(certificate, intermediates, now)?;
+        let verified = self.vouched.verify_client_cert(certificate, intermediates, now)?;
         self.check(certificate)?;
         Ok(verified)
     }
@@ -184,7 +185,12 @@ mod tests {
         assert!(!name("edge.example.com").is_dns("a.edge.example.com"));
         assert!(!name("edge.example.com").is_dns("xedge.example.com"));
         assert!(name("*.Example.com").is_dns("edge.example.com"));
-        for other in ["example.com", ".example.com", "a.b.example.com", "edgeexample.com"] {
+        for other in [
+            "example.com",
+            ".example.com",
+            "a.b.example.com",
+            "edgeexample.com",
+        ] {
             assert!(!name("*.example.com").is_dns(other), "{other}");
         }
     }
@@ -201,7 +207,17 @@ mod tests {
 
     #[test]
     fn what_can_match_nothing_is_refused() {
-        for text in ["", "*", "*.", "a..b", "a.*.b", "a b", "x/y", "spiffe://x/*", "é.example"] {
+        for text in [
+            "",
+            "*",
+            "*.",
+            "a..b",
+            "a.*.b",
+            "a b",
+            "x/y",
+            "spiffe://x/*",
+            "é.example",
+        ] {
             assert!(text.parse::<ClientName>().is_err(), "{text}");
         }
     }
