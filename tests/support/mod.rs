@@ -5,6 +5,7 @@ pub(crate) mod caller;
 pub(crate) mod calls;
 pub(crate) mod certificates;
 pub(crate) mod envoy;
+pub(crate) mod gateway;
 pub(crate) mod model;
 pub(crate) mod policy;
 pub(crate) mod proxy;
