@@ -251,16 +251,20 @@ async fn known(store: &Shared<SystemClock>) {
 
 /// Waits until what callers were charged in vain has been given back, as long as calls may take to end.
 async fn given_back(store: &Shared<SystemClock>) {
+    if store.giving_back() == 0 {
+        return;
+    }
+    tracing::info!(
+        requests = store.giving_back(),
+        "giving back charges before the end"
+    );
     let arrived = async {
         while store.giving_back() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     if tokio::time::timeout(LAST_CALLS, arrived).await.is_err() {
-        tracing::warn!(
-            "ending while {} requests' charges are on their way back",
-            store.giving_back()
-        );
+        tracing::warn!(requests = store.giving_back(), "charges were not given back");
     }
 }
 

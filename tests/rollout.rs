@@ -13,7 +13,7 @@ use std::time::Duration;
 mod cota_process;
 mod support;
 
-use cota_process::{Cota, command};
+use cota_process::{Cota, command, request};
 use support::certificates::Authority;
 use support::gateway::{Gateway, agent, get};
 use support::redis::{Server, await_that, free_port};
@@ -227,4 +227,57 @@ fn envoy_calls_over_mutual_tls_and_is_made_to_connect_anew_without_a_failed_requ
     for replica in replicas {
         assert!(!replica.log().contains("WARN"), "{}", replica.log());
     }
+}
+
+#[test]
+fn a_replica_gives_back_what_callers_who_left_were_charged_before_it_ends() {
+    let store = Server::start(&[]);
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("api.yaml");
+    // The first goes at once; the second is held for an hour, and has been charged to both.
+    fs::write(
+        &policy,
+        "
+domain: api
+descriptors:
+  - key: tenant
+    rate_limits:
+      - {name: holds, unit: hour, requests_per_unit: 1, algorithm: leaky_bucket, max_wait: 2h}
+      - {name: counts, unit: year, requests_per_unit: 9}
+",
+    )
+    .unwrap();
+    let arguments = ["--drain", "0s", "--store-timeout", "20s", "--store", &store.url()];
+    let start = || Cota::start(command(&["serve", "--config"]).arg(&policy).args(arguments));
+    let mut leaving = start();
+    let look = |cota: &Cota| {
+        let mut look = request("api", &[&[("tenant", "acme")]]);
+        look.descriptors[0].hits_addend = Some(0);
+        let answer = cota.send(look).unwrap();
+        let header = answer
+            .response_headers_to_add
+            .iter()
+            .find(|header| header.key == "RateLimit-Policy");
+        (
+            header.map(|header| header.value.clone()),
+            answer.statuses[0].limit_remaining,
+        )
+    };
+    leaving.send(request("api", &[&[("tenant", "acme")]])).unwrap();
+    let free = look(&leaving);
+    let client = leaving.client();
+    let held = client.begin(request("api", &[&[("tenant", "acme")]]));
+    await_that("the second is charged", || look(&leaving) != free);
+
+    store.freeze();
+    held.abort();
+    leaving.signal("TERM");
+    await_that("it waits", || {
+        leaving.log().contains("giving back charges before the end")
+    });
+    assert!(leaving.has_ended().is_none());
+    store.thaw();
+    assert!(leaving.await_end().success());
+
+    assert_eq!(look(&start()), free);
 }

@@ -15,6 +15,7 @@ use cota::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLim
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
@@ -281,6 +282,13 @@ impl Client {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let call = client.should_rate_limit(message);
         self.runtime.block_on(call).map(tonic::Response::into_inner)
+    }
+
+    /// Sends it and does not wait for the answer; whoever aborts hangs up.
+    pub(crate) fn begin(&self, message: RateLimitRequest) -> JoinHandle<Result<(), Status>> {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let call = async move { client.should_rate_limit(message).await.map(drop) };
+        self.runtime.spawn(call)
     }
 
     pub(crate) fn ask(&self, domain: &str, key: &str, value: &str) -> Result<Got, Status> {
