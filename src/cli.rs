@@ -21,7 +21,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer Envoy by the policy files.
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Say everything that is wrong with policy files.
     Check(check::Check),
     /// Say which limits a request meets, and why.
