@@ -71,16 +71,16 @@ pub(super) struct Serve {
         default_value = "0.0.0.0:8080"
     )]
     http_listen: String,
-    /// Our certificate: the gRPC port then takes TLS only. Files are read again when they change
+    /// Certificate for TLS on the gRPC port
     #[arg(long, value_name = "FILE", env = "COTA_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its key
     #[arg(long, value_name = "FILE", env = "COTA_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Authority that vouches for callers of the gRPC port, who then need a certificate
+    /// Authority of callers' certificates
     #[arg(long, value_name = "FILE", env = "COTA_TLS_CLIENT_CA", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// Names of which the caller's certificate must have one: DNS (a leading `*.` is one label) or URI
+    /// DNS or URI names that may call
     #[arg(
         long,
         value_name = "NAME",
@@ -89,11 +89,11 @@ pub(super) struct Serve {
         requires = "tls_client_ca"
     )]
     tls_client_names: Vec<ClientName>,
-    /// Use the same certificate on the HTTP port; callers there are not asked for one
+    /// TLS on the HTTP port, too
     #[arg(long, env = "COTA_HTTP_TLS", value_parser = BoolishValueParser::new())]
     http_tls: bool,
-    /// After about this long a caller of the gRPC port is asked to connect anew; 0s: never
-    #[arg(long, value_name = "DURATION", env = "COTA_MAX_CONNECTION_AGE", default_value = "10m", value_parser = duration)]
+    /// When callers connect anew; 0s: never
+    #[arg(long, value_name = "AGE", env = "COTA_MAX_CONNECTION_AGE", default_value = "10m", value_parser = duration)]
     max_connection_age: Duration,
     /// Decide and record everything, refuse nothing
     #[arg(long, env = "COTA_SHADOW", value_parser = BoolishValueParser::new())]
