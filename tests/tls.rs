@@ -403,6 +403,29 @@ fn certificates_change_under_load_without_a_failed_call() {
     assert_eq!(secured.cota.log().matches("certificates read again").count(), 2);
 }
 
+/// Envoy gives up after 20 ms, and a machine may stall for ten times that. h2 takes more than twenty calls that were
+/// given up before it saw them for an attack, unless it is told otherwise, and ends the connection with all that is on it.
+#[test]
+fn calls_given_up_while_the_service_stalls_do_not_cost_the_connection() {
+    let secured = Secured::start(&[]);
+    let caller = secured.caller(None);
+    wait(async {
+        let channel = caller.channel();
+        call(channel.clone(), ask()).await.unwrap();
+        secured.cota.signal("STOP");
+        let calls = (0..300).map(|_| {
+            let call = call(channel.clone(), ask());
+            tokio::spawn(tokio::time::timeout(Duration::from_millis(20), call))
+        });
+        for given_up in calls.collect::<Vec<_>>() {
+            assert!(given_up.await.unwrap().is_err());
+        }
+        secured.cota.signal("CONT");
+        call(channel, ask()).await.unwrap();
+    });
+    assert_eq!(caller.connections(), 1);
+}
+
 /// A log in memory.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

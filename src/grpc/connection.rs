@@ -26,6 +26,10 @@ use crate::tls::Tls;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
+/// How many calls may be given up before we have seen them, as happens to those of Envoy while we stall; more
+/// of them end the connection. h2's own bound of twenty is passed by a stall of a few milliseconds.
+const MOST_GIVEN_UP: usize = 4_096;
+
 /// What is said and done on each connection.
 pub(super) struct Connections<C> {
     pub(super) routes: Routes,
@@ -104,6 +108,7 @@ impl<C: Clock> Connections<C> {
                 .timer(TokioTimer::new())
                 // All calls of an Envoy's worker come on one connection.
                 .max_concurrent_streams(None)
+                .max_pending_accept_reset_streams(MOST_GIVEN_UP)
                 .serve_connection(TokioIo::new(socket), service)
         );
         let served = tokio::select! {
