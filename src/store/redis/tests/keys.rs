@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::key;
+use super::field;
 use crate::engine::limit::Unit;
 use crate::engine::resolve::resolve;
 use crate::engine::time::Timestamp;
@@ -18,17 +19,17 @@ fn names(tenant: &str, route: &str) -> [(String, String); 2] {
     let resolved = resolve(Some(&domain), &request, false, Timestamp(0));
     [0, 1].map(|i| {
         let budget = resolved.key(&resolved.charges[i]);
-        (key::key(&budget), key::field(&budget))
+        (key::key(&budget), field(&budget))
     })
 }
 
 #[test]
 fn ordinary_names_are_readable() {
     let [(key, tenant), (same, route)] = names("acme", "GET /v1/search");
-    assert_eq!(key, "cota:{api|tenant=acme}");
+    assert_eq!(key, "c:{api|tenant=acme}");
     assert_eq!(same, key);
-    assert_eq!(tenant, ".|l/token_bucket/minute");
-    assert_eq!(route, ".|route=GET%20/v1/search|l/token_bucket/minute");
+    assert_eq!(tenant, "l/tb/m");
+    assert_eq!(route, "route=GET%20/v1/search|l/tb/m");
 }
 
 #[test]
@@ -36,7 +37,7 @@ fn a_long_value_stands_as_a_digest_that_nobody_can_write() {
     let long = "x".repeat(129);
     let [(key, _), _] = names(&long, "r");
     let [(forged, _), _] = names(
-        key.trim_start_matches("cota:{api|tenant=").trim_end_matches('}'),
+        key.trim_start_matches("c:{api|tenant=").trim_end_matches('}'),
         "r",
     );
     assert_ne!(key, forged);
@@ -73,7 +74,7 @@ proptest! {
         prop_assert_eq!(r == s, field_a == field_b);
         prop_assert!(key_a.len() <= 512 && field_a.len() <= 512);
         // The first braces are ours and hold the whole caller, so that Redis takes the tag from there.
-        let braced = key_a.starts_with("cota:{") && key_a.ends_with('}');
+        let braced = key_a.starts_with("c:{") && key_a.ends_with('}');
         prop_assert!(braced);
         prop_assert_eq!((key_a.matches('{').count(), key_a.matches('}').count()), (1, 1));
         prop_assert!(key_a.is_ascii() && field_a.is_ascii());
