@@ -12,9 +12,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use crate::gather::Gathering;
+
 /// A TCP stream that does not offer vectored writes.
 #[derive(Debug)]
-pub struct Socket(TcpStream);
+pub struct Socket(Gathering<TcpStream>);
 
 impl Socket {
     /// Wraps an accepted stream. Answers are small: Nagle's algorithm would hold them for an
@@ -24,7 +26,7 @@ impl Socket {
     /// When the stream is already closed.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self(stream))
+        Ok(Self(Gathering::new(stream)))
     }
 }
 
@@ -32,7 +34,7 @@ impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        self.0.connect_info()
+        self.0.stream().connect_info()
     }
 }
 
