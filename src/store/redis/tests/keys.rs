@@ -6,8 +6,8 @@ use super::super::key;
 use super::field;
 use crate::engine::limit::Unit;
 use crate::engine::resolve::resolve;
-use crate::engine::time::Timestamp;
-use crate::support::policy::{bucket, domain, request};
+use crate::engine::time::{Micros, Timestamp};
+use crate::support::policy::{bucket, domain, every, fixed, leaky, request, sliding};
 
 fn names(tenant: &str, route: &str) -> [(String, String); 2] {
     let limit = || vec![bucket("l", 1, 1, Unit::Minute)];
@@ -30,6 +30,51 @@ fn ordinary_names_are_readable() {
     assert_eq!(same, key);
     assert_eq!(tenant, "l/tb/m");
     assert_eq!(route, "route=GET%20/v1/search|l/tb/m");
+}
+
+#[test]
+fn the_limits_of_one_caller_have_a_field_each() {
+    let l = || vec![bucket("l", 1, 1, Unit::Minute)];
+    let of_a_tenant = vec![
+        bucket("l", 1, 1, Unit::Minute),
+        bucket("l", 1, 1, Unit::Month),
+        every(bucket("l", 1, 1, Unit::Minute), 60_000),
+        leaky("l", 1, Unit::Minute, Micros::SECOND),
+        fixed("l", 1, Unit::Minute),
+        sliding("l", 1, Unit::Minute),
+        bucket("l/tb", 1, 1, Unit::Minute),
+        bucket("", 1, 1, Unit::Minute),
+    ];
+    let domain = domain([
+        (&[("tenant", None)], of_a_tenant),
+        (&[("tenant", None), ("route", None)], l()),
+        (&[("route", Some("r")), ("tenant", None)], l()),
+        (&[("route", Some("r"))], l()),
+        (&[("route", Some("r")), ("method", Some("m"))], l()),
+    ]);
+    let request = request(&[
+        &[("tenant", "a")],
+        &[("tenant", "a"), ("route", "r")],
+        &[("route", "r"), ("tenant", "a")],
+        &[("route", "r")],
+        &[("route", "r"), ("method", "m")],
+    ]);
+    let resolved = resolve(Some(&domain), &request, false, Timestamp(0));
+    let budgets = resolved.charges.iter().map(|charge| resolved.key(charge));
+    let named = budgets.map(|budget| format!("{} {}", key::key(&budget), field(&budget)));
+    let mut names: Vec<String> = named.collect();
+    assert_eq!(
+        names[8..],
+        [
+            "c:{api|tenant=a} route=r|l/tb/m",
+            "c:{api|tenant=a} route=r|.|l/tb/m",
+            "c:{api|route=r} l/tb/m",
+            "c:{api|route=r|method=m} l/tb/m",
+        ]
+    );
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 12, "{names:?}");
 }
 
 #[test]
