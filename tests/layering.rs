@@ -26,7 +26,7 @@ enum Use {
 
 use Use::{All, Items, Part};
 
-const LAYERS: [Layer; 13] = [
+const LAYERS: [Layer; 14] = [
     Layer {
         name: "engine",
         uses: &[],
@@ -57,8 +57,13 @@ const LAYERS: [Layer; 13] = [
         never: &["tokio"],
     },
     Layer {
+        name: "gather",
+        uses: &[],
+        never: &["tonic"],
+    },
+    Layer {
         name: "store",
-        uses: &[All("engine"), All("clock")],
+        uses: &[All("engine"), All("clock"), All("gather")],
         never: &["axum", "tonic", "prost", "granit_parser"],
     },
     Layer {
@@ -91,6 +96,7 @@ const LAYERS: [Layer; 13] = [
             All("answer"),
             All("telemetry"),
             All("tls"),
+            All("gather"),
         ],
         never: &["axum", "granit_parser"],
     },

@@ -21,6 +21,7 @@ use tonic::transport::server::TcpConnectInfo;
 use super::complaints::Complaints;
 use super::socket::Socket;
 use crate::clock::Clock;
+use crate::gather::Gathering;
 use crate::tls::Tls;
 
 /// How long a handshake may take.
@@ -95,7 +96,7 @@ impl<C: Clock> Connections<C> {
     ) {
         let (complaints, peer, over_tls) =
             (Arc::clone(&self.complaints), info.remote_addr, self.tls.is_some());
-        let socket = Socket::new(stream, move |instead| {
+        let socket = Socket::new(Gathering::new(stream), move |instead| {
             complaints.not_http2(instead, over_tls, peer);
         });
         let routes = self.routes.clone();
