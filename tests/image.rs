@@ -13,7 +13,11 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 fn run(program: &str, arguments: &[&str]) -> String {
     let program = Path::new(ROOT).join(".venv/bin").join(program);
     assert!(program.exists(), "no {}: run `make setup`", program.display());
-    let output = Command::new(program).args(arguments).current_dir(ROOT).output().unwrap();
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(ROOT)
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{text}", output.status);
     text.into_owned()
