@@ -190,7 +190,22 @@ def check(cota, path):
     assert output.returncode == 0, output.stdout + output.stderr
 
 
+def called(config):
+    """The clusters that are called over gRPC."""
+    if isinstance(config, dict):
+        if "envoy_grpc" in config:
+            yield config["envoy_grpc"]["cluster_name"]
+        for value in config.values():
+            yield from called(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from called(value)
+
+
 def envoy_accepts(envoy, config, name, work):
+    # Envoy itself does not look: it would find no limiter at run time, and let everything pass.
+    clusters = {cluster["name"] for cluster in config["static_resources"]["clusters"]}
+    assert set(called(config)) <= clusters and set(called(config)), f"{name}: {set(called(config))} of {clusters}"
     file = work / f"{re.sub('[^a-z0-9]+', '-', name)}.json"
     # A bundle of authorities that this machine has, where the container has its own.
     text = json.dumps(config).replace("/etc/ssl/certs/ca-certificates.crt", certifi.where())
