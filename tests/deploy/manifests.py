@@ -44,23 +44,25 @@ def kustomize(folder):
 
 
 def overlays(work):
-    """(name, objects) of every kustomization, and of each with the component for Prometheus."""
-    for path in sorted(DEPLOY.rglob("kustomization.yaml")):
-        kind = yaml.safe_load(path.read_text())["kind"]
-        name = str(path.parent.relative_to(DEPLOY))
-        if kind != "Kustomization" or name.startswith("monitoring"):
+    """(name, objects) of every kustomization, and of each with all components."""
+    kinds = {path.parent: yaml.safe_load(path.read_text())["kind"] for path in sorted(DEPLOY.rglob("kustomization.yaml"))}
+    components = [folder for folder, kind in kinds.items() if kind == "Component"]
+    assert components
+    for folder, kind in kinds.items():
+        if kind == "Component":
             continue
-        yield name, kustomize(path.parent)
+        name = str(folder.relative_to(DEPLOY))
+        yield name, kustomize(folder)
         if name != "redis-cluster":
-            folder = work / f"{name}-monitored"
-            folder.mkdir(parents=True)
-            relative = lambda target: os.path.relpath(target, folder)
-            (folder / "kustomization.yaml").write_text(yaml.safe_dump({
+            above = work / f"{name}-and-components"
+            above.mkdir(parents=True)
+            relative = lambda target: os.path.relpath(target, above)
+            (above / "kustomization.yaml").write_text(yaml.safe_dump({
                 "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-                "resources": [relative(path.parent)], "components": [relative(DEPLOY / "service-monitor")]}))
-            objects = kustomize(folder)
+                "resources": [relative(folder)], "components": [relative(component) for component in components]}))
+            objects = kustomize(above)
             assert any(item["kind"] == "ServiceMonitor" for item in objects)
-            yield f"{name} with service-monitor", objects
+            yield f"{name} and components", objects
 
 
 def lost(given, kept, at=""):
