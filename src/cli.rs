@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod check;
+mod completions;
 mod explain;
+mod schema;
 mod serve;
 
 /// Rate limits for Envoy and Istio: budgets for tenants, credentials, routes and addresses.
@@ -19,11 +21,15 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Answer Envoy by the policy files.
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Say everything that is wrong with policy files.
     Check(check::Check),
     /// Say which limits a request meets, and why.
     Explain(explain::Explain),
+    /// Print the JSON Schema of policy files, for editors.
+    Schema(schema::Schema),
+    /// Print what completes this command line in a shell.
+    Completions(completions::Completions),
 }
 
 impl Cli {
@@ -36,6 +42,8 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
             Command::Explain(explain) => explain.run(),
+            Command::Schema(schema) => schema.run(),
+            Command::Completions(completions) => Ok(completions.run()),
         }
     }
 }

@@ -8,6 +8,7 @@
 pub mod fault;
 pub mod keys;
 pub mod raw;
+pub mod schema;
 pub mod watch;
 pub mod yaml;
 
@@ -16,6 +17,7 @@ mod lint;
 mod read;
 mod scalar;
 mod syntax;
+mod words;
 
 use std::hash::Hasher as _;
 use std::sync::Arc;

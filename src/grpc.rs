@@ -1,6 +1,7 @@
 //! The gRPC side: what Envoy sends and receives.
 
 mod complaints;
+mod connection;
 pub mod convert;
 pub mod proto;
 pub mod rate_limit;

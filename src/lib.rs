@@ -6,6 +6,7 @@
 //! - [`config`]: policy files to policies.
 //! - [`clock`]: the time.
 //! - [`store`]: keeps budgets.
+//! - [`tls`]: the certificates of our ports.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
 //! - [`telemetry`]: metric families and the log.
@@ -20,11 +21,13 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod gather;
 pub mod grpc;
 pub mod http;
 pub mod limiter;
 pub mod store;
 pub mod telemetry;
+pub mod tls;
 
 #[cfg(test)]
 extern crate self as cota;

@@ -317,9 +317,9 @@ fn a_store_that_is_not_what_it_should_be_is_told_once() {
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
     for user in [
         // May not be asked how it is configured: no complaint, and nothing fails.
-        ["modest", "~cota:*", "+@all", "-config", "-script", "-info"],
+        ["modest", "~c:*", "+@all", "-config", "-script", "-info"],
         // May not run what decides.
-        ["barred", "~cota:*", "+@all", "-config", "-eval", "-evalsha"],
+        ["barred", "~c:*", "+@all", "-config", "-eval", "-evalsha"],
     ] {
         let mut setuser = vec!["ACL", "SETUSER", user[0], "on", ">secret"];
         setuser.extend(&user[1..]);

@@ -26,7 +26,7 @@ enum Use {
 
 use Use::{All, Items, Part};
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 14] = [
     Layer {
         name: "engine",
         uses: &[],
@@ -57,8 +57,18 @@ const LAYERS: [Layer; 12] = [
         never: &["tokio"],
     },
     Layer {
+        name: "gather",
+        uses: &[],
+        never: &["tonic"],
+    },
+    Layer {
         name: "store",
-        uses: &[All("engine"), All("clock")],
+        uses: &[All("engine"), All("clock"), All("gather")],
+        never: &["axum", "tonic", "prost", "granit_parser"],
+    },
+    Layer {
+        name: "tls",
+        uses: &[],
         never: &["axum", "tonic", "prost", "granit_parser"],
     },
     Layer {
@@ -85,6 +95,8 @@ const LAYERS: [Layer; 12] = [
             All("limiter"),
             All("answer"),
             All("telemetry"),
+            All("tls"),
+            All("gather"),
         ],
         never: &["axum", "granit_parser"],
     },
@@ -97,6 +109,7 @@ const LAYERS: [Layer; 12] = [
             All("overrides"),
             Part("config", "watch"),
             All("telemetry"),
+            All("tls"),
             // The generated messages only: `/json` speaks them.
             Part("grpc", "proto"),
         ],
@@ -116,6 +129,7 @@ const LAYERS: [Layer; 12] = [
             All("grpc"),
             All("http"),
             All("overrides"),
+            All("tls"),
         ],
         never: &["clap"],
     },

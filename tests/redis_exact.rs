@@ -226,7 +226,7 @@ fn expire(servers: &[&Server]) {
 /// That the one caller's key lives as long as what it holds, and a second longer at most.
 fn live(servers: &[&Server], reset: Micros) {
     let keys = servers.iter().flat_map(|server| server.ttls());
-    let callers: Vec<_> = keys.filter(|(key, _)| key.starts_with("cota:{api|")).collect();
+    let callers: Vec<_> = keys.filter(|(key, _)| key.starts_with("c:{api|")).collect();
     assert_eq!(callers.len(), 1, "{callers:?}");
     let (millis, most) = (callers[0].1, reset.0 as i64 / 1_000 + 1_000);
     // The reset was told a moment ago.
@@ -270,12 +270,7 @@ async fn a_call_is_one_key_and_it_ends_with_its_budget() {
     server.ask(&["FLUSHALL"]);
     let limited = of_tenants(bucket("l", 60, 10, Unit::Minute));
     replica.put(&limited, &refunding(request(TENANT), 4)).await;
-    assert!(
-        server
-            .ttls()
-            .iter()
-            .all(|(key, _)| !key.starts_with("cota:{api|"))
-    );
+    assert!(server.ttls().iter().all(|(key, _)| !key.starts_with("c:{api|")));
 }
 
 #[tokio::test]
@@ -336,7 +331,7 @@ async fn changed_numbers_hold_at_once_for_what_was_spent() {
         assert_eq!(admitted(&at(100)).await, 79);
     }
     let keys = server.ttls();
-    let callers = keys.iter().filter(|(key, _)| key.starts_with("cota:{api|"));
+    let callers = keys.iter().filter(|(key, _)| key.starts_with("c:{api|"));
     assert_eq!(callers.count(), 1, "{keys:?}");
     expire(&[&server]);
 }
@@ -391,7 +386,7 @@ async fn keys_with(headers: &str, server: &Server, replica: &Replica) -> (Vec<St
         }
     }
     let keys = server.ttls().into_iter().map(|(key, _)| key);
-    let mut keys: Vec<_> = keys.filter(|key| key.starts_with("cota:{api|")).collect();
+    let mut keys: Vec<_> = keys.filter(|key| key.starts_with("c:{api|")).collect();
     keys.sort_unstable();
     (keys, sent)
 }
@@ -403,7 +398,7 @@ async fn headers_cost_no_keys() {
     let (bare, none) = keys_with("none", &server, &replica).await;
     let (rich, many) = keys_with("draft-03, x-ratelimit", &server, &replica).await;
     assert!(many > none + 10, "{many} and {none}");
-    assert_eq!(bare, ["cota:{api|tenant=acme}", "cota:{api|tenant=other}"]);
+    assert_eq!(bare, ["c:{api|tenant=acme}", "c:{api|tenant=other}"]);
     assert_eq!(rich, bare);
 }
 

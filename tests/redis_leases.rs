@@ -99,7 +99,7 @@ async fn the_escrow_holds_no_more_than_its_bound_and_forgets_in_two_seconds() {
     // Beside the caller's budgets, where the script of decisions finds nothing odd, and never without an end.
     let ttls = server.ttls();
     assert_eq!(ttls.len(), 1);
-    assert!(ttls[0].0.starts_with("cota:{api|tenant=acme}~"), "{ttls:?}");
+    assert!(ttls[0].0.starts_with("c:{api|tenant=acme}~"), "{ttls:?}");
     assert!((1..=2_000).contains(&ttls[0].1), "{ttls:?}");
 
     while reserve(5, ask(100, 1, &[])).await == 0 {

@@ -9,7 +9,9 @@ use clap::builder::BoolishValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::app::{self, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles};
+use crate::app::{
+    self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles,
+};
 use crate::telemetry::{LogFormat, init_logging};
 
 #[derive(Debug, Args)]
@@ -69,6 +71,30 @@ pub(super) struct Serve {
         default_value = "0.0.0.0:8080"
     )]
     http_listen: String,
+    /// Certificate for TLS on the gRPC port
+    #[arg(long, value_name = "FILE", env = "COTA_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", env = "COTA_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Authority of callers' certificates
+    #[arg(long, value_name = "FILE", env = "COTA_TLS_CLIENT_CA", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// DNS or URI names that may call
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "COTA_TLS_CLIENT_NAMES",
+        value_delimiter = ',',
+        requires = "tls_client_ca"
+    )]
+    tls_client_names: Vec<ClientName>,
+    /// TLS on the HTTP port, too
+    #[arg(long, env = "COTA_HTTP_TLS", value_parser = BoolishValueParser::new())]
+    http_tls: bool,
+    /// When callers connect anew; 0s: never
+    #[arg(long, value_name = "AGE", env = "COTA_MAX_CONNECTION_AGE", default_value = "10m", value_parser = duration)]
+    max_connection_age: Duration,
     /// Decide and record everything, refuse nothing
     #[arg(long, env = "COTA_SHADOW", value_parser = BoolishValueParser::new())]
     shadow: bool,
@@ -88,6 +114,9 @@ impl Serve {
         init_logging(self.log_format);
         let settings = Settings {
             store: self.store()?,
+            tls: self.tls()?,
+            http_tls: self.http_tls,
+            max_connection_age: Some(self.max_connection_age).filter(|age| !age.is_zero()),
             config: self.config,
             grpc_listen: self.grpc_listen,
             http_listen: self.http_listen,
@@ -131,6 +160,20 @@ impl Serve {
 }
 
 impl Serve {
+    /// The certificates of our own ports.
+    fn tls(&self) -> anyhow::Result<Option<Files>> {
+        let (Some(cert), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) else {
+            anyhow::ensure!(!self.http_tls, "--http-tls needs --tls-cert and --tls-key");
+            return Ok(None);
+        };
+        Ok(Some(Files {
+            cert,
+            key,
+            client_ca: self.tls_client_ca.clone(),
+            client_names: self.tls_client_names.clone(),
+        }))
+    }
+
     /// Where budgets are kept. A URL that cannot be read is never shown: it may hold a password.
     fn store(&self) -> anyhow::Result<StoreSettings> {
         let target = match (self.store.as_deref(), &self.store_file) {

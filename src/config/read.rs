@@ -10,6 +10,7 @@ mod value;
 use super::fault::{Fault, Faults, Span, quoted};
 use super::keys::{self, Place};
 use super::raw::{At, RawDescriptor, RawPolicy};
+use super::words;
 use super::yaml::{Document, Kind, Node};
 
 /// Reads one document.
@@ -144,7 +145,7 @@ impl Reader<'_, '_> {
                 "descriptors" => descriptor.descriptors = self.descriptors(&field),
                 "address" => descriptor.address = self.address(&field),
                 "normalize" => {
-                    descriptor.normalize = self.choice(&field, &[("path", super::raw::Normalize::Path)]);
+                    descriptor.normalize = self.choice(&field, &words::NORMALIZE);
                 }
                 _ => self.flag(&field, &mut descriptor.flags),
             }

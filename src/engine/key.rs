@@ -22,6 +22,7 @@ pub struct Identity {
     domain: Box<str>,
     keys: Box<[Box<str>]>,
     limit: Box<str>,
+    code: Box<str>,
     digest: u128,
 }
 
@@ -39,27 +40,38 @@ impl Identity {
             Algorithm::FixedWindow(super::time::Windows::Calendar { zone, .. }) => zone.iana_name(),
             _ => None,
         };
-        let mut limit = String::new();
-        if let Some(name) = name {
-            escape(&mut limit, name);
-            limit.push('/');
-        }
-        let _ = write!(limit, "{}/", algorithm.name());
-        escape(&mut limit, &period.text);
-        if let Some(zone) = zone {
-            limit.push('/');
-            escape(&mut limit, zone);
-        }
-        Self::of(domain, keys, &limit)
+        let called = |algorithm: &str, period: &str| {
+            let mut out = String::new();
+            if let Some(name) = name {
+                escape(&mut out, name);
+                out.push('/');
+            }
+            out.push_str(algorithm);
+            out.push('/');
+            escape(&mut out, period);
+            if let Some(zone) = zone {
+                out.push('/');
+                escape(&mut out, zone);
+            }
+            out
+        };
+        let limit = called(algorithm.name(), &period.text);
+        // A period without a unit begins with a digit: it is none of the codes.
+        let code = called(
+            algorithm.code(),
+            period.unit.map_or(&period.text, |unit| unit.code()),
+        );
+        Self::of(domain, keys, &limit, &code)
     }
 
     /// The identity of a limit that came with a request: of its own, whatever the policy's are called.
     pub fn of_wire(domain: &str, keys: &[&str], period: &Period) -> Self {
         // No name can hold the mark: it would be escaped.
-        Self::of(domain, keys, &format!("!override/{}", period.text))
+        let limit = format!("!override/{}", period.text);
+        Self::of(domain, keys, &limit, &limit)
     }
 
-    fn of(domain: &str, keys: &[&str], limit: &str) -> Self {
+    fn of(domain: &str, keys: &[&str], limit: &str, code: &str) -> Self {
         // Only the policy's author chooses what is hashed here, so a fixed key will do.
         let mut hasher = SipHasher13::new();
         for part in [domain].iter().chain(keys).chain(&[limit]) {
@@ -70,6 +82,7 @@ impl Identity {
             domain: domain.into(),
             keys: keys.iter().map(|&key| key.into()).collect(),
             limit: limit.into(),
+            code: code.into(),
             digest: hasher.finish128().as_u128(),
         }
     }
@@ -82,6 +95,11 @@ impl Identity {
     /// What tells the limit from others under the same keys: its name, algorithm, period and time zone.
     pub fn limit(&self) -> &str {
         &self.limit
+    }
+
+    /// The same in few bytes, for stores that keep text: `contract/fw/mo`.
+    pub fn code(&self) -> &str {
+        &self.code
     }
 
     /// The domain.
@@ -178,15 +196,21 @@ fn write_entries<'a>(out: &mut String, entries: impl Iterator<Item = (&'a str, &
 
 /// Appends `text` with everything but letters, digits and `-._/:@+*` percent-encoded.
 pub fn escape(out: &mut String, text: &str) {
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' => out.push(char::from(byte)),
-            b'/' | b':' | b'@' | b'+' | b'*' => out.push(char::from(byte)),
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
+    // Most texts are ordinary throughout, and copied in one go.
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| !ordinary(byte)) {
+        out.push_str(&rest[..at]);
+        let odd = rest[at..].chars().next().map_or(1, char::len_utf8);
+        for byte in &rest.as_bytes()[at..at + odd] {
+            let _ = write!(out, "%{byte:02X}");
         }
+        rest = &rest[at + odd..];
     }
+    out.push_str(rest);
+}
+
+fn ordinary(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._/:@+*".contains(&byte)
 }
 
 #[cfg(test)]

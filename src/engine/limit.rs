@@ -38,6 +38,16 @@ impl Algorithm {
             Self::LeakyBucket => "leaky_bucket",
         }
     }
+
+    /// Its word in keys.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::FixedWindow(_) => "fw",
+            Self::SlidingWindow(_) => "sw",
+            Self::TokenBucket => "tb",
+            Self::LeakyBucket => "lb",
+        }
+    }
 }
 
 /// The span that `requests_per_unit` is counted over.
@@ -92,6 +102,19 @@ impl Unit {
             Self::Week => "week",
             Self::Month => "month",
             Self::Year => "year",
+        }
+    }
+
+    /// Its word in keys.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Second => "s",
+            Self::Minute => "m",
+            Self::Hour => "h",
+            Self::Day => "d",
+            Self::Week => "w",
+            Self::Month => "mo",
+            Self::Year => "y",
         }
     }
 

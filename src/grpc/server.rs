@@ -3,27 +3,26 @@
 use std::future::Future;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::service::Routes;
-use tonic::transport::Server;
 use tonic::transport::server::TcpConnectInfo;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::complaints::Complaints;
+use super::connection::Connections;
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::rate_limit::RateLimits;
-use super::socket::Socket;
 use crate::clock::Clock;
 use crate::store::Store;
+use crate::tls::Tls;
 
 /// The names under which health is asked: the server, the full service name, and the incumbent's word.
 const HEALTH_NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
@@ -59,6 +58,8 @@ impl Health {
 pub struct GrpcServer<S, C> {
     service: RateLimits<S, C>,
     health: Health,
+    tls: Option<Tls>,
+    age: Option<Duration>,
 }
 
 impl<S: Store, C: Clock> GrpcServer<S, C> {
@@ -67,7 +68,23 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
         Self {
             service,
             health: Health(HealthReporter::new()),
+            tls: None,
+            age: None,
         }
+    }
+
+    /// Takes TLS only, with these certificates.
+    #[must_use]
+    pub fn tls(mut self, tls: Option<Tls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// Asks callers to connect anew after about that time, without cutting a call.
+    #[must_use]
+    pub fn max_connection_age(mut self, age: Option<Duration>) -> Self {
+        self.age = age;
+        self
     }
 
     /// A handle to its health.
@@ -78,7 +95,7 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
     /// Serves on a bound listener until `shutdown`, then ends calls in flight and returns.
     ///
     /// # Errors
-    /// When the transport fails, or the descriptors of reflection cannot be read.
+    /// When the descriptors of reflection cannot be read.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -97,14 +114,17 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1()?)
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1alpha()?);
         let router = routes.axum_router_mut();
+        let asked = Arc::clone(&complaints);
         *router = mem::take(router).fallback(async move |uri: http::Uri, info: http::Extensions| {
-            unimplemented(&complaints, uri.path(), &info)
+            unimplemented(&asked, uri.path(), &info)
         });
-        let incoming = TcpListenerStream::new(listener).map(|accepted| accepted.and_then(Socket::new));
-        Server::builder()
-            .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, shutdown)
-            .await?;
+        let connections = Connections {
+            routes: routes.prepare(),
+            tls: self.tls,
+            age: self.age,
+            complaints: Arc::clone(&complaints),
+        };
+        connections.serve(listener, shutdown).await;
         Ok(())
     }
 }

@@ -10,10 +10,13 @@ use axum::extract::DefaultBodyLimit;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 use super::{State, router};
+use crate::tls::Tls;
 
 /// The largest body that is read: a request of a hundred long descriptors is a tenth of it.
 const LARGEST_BODY: usize = 64 * 1_024;
@@ -36,8 +39,13 @@ const OLDEST_CONNECTION: Duration = Duration::from_secs(300);
 /// How long answers may still take once a connection, or the server, is to end.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
 
-/// Serves the port until `shutdown`, then lets the answers under way finish.
-pub async fn serve(listener: TcpListener, state: State, shutdown: impl Future<Output = ()> + Send) {
+/// Serves the port until `shutdown`, then lets the answers under way finish; over TLS with certificates.
+pub async fn serve(
+    listener: TcpListener,
+    state: State,
+    tls: Option<Tls>,
+    shutdown: impl Future<Output = ()> + Send,
+) {
     let router = router(Arc::new(state)).layer(DefaultBodyLimit::max(LARGEST_BODY));
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     // Each connection holds a receiver: it hears when to end, and the sender when all have.
@@ -54,9 +62,15 @@ pub async fn serve(listener: TcpListener, state: State, shutdown: impl Future<Ou
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = connection(stream, router.clone(), end.subscribe());
+                let (router, end, tls) = (router.clone(), end.subscribe(), tls.clone());
                 tokio::spawn(async move {
-                    connection.await;
+                    match tls {
+                        None => connection(stream, router, end).await,
+                        Some(tls) => match timeout(HEAD_TIMEOUT, tls.http().accept(stream)).await {
+                            Ok(Ok(stream)) => connection(stream, router, end).await,
+                            broken => tracing::debug!(?broken, "no TLS handshake on the HTTP port"),
+                        },
+                    }
                     drop(place);
                 });
             }
@@ -72,7 +86,11 @@ pub async fn serve(listener: TcpListener, state: State, shutdown: impl Future<Ou
     end.closed().await;
 }
 
-async fn connection(stream: TcpStream, router: Router, mut end: watch::Receiver<()>) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut end: watch::Receiver<()>,
+) {
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -90,7 +108,7 @@ async fn connection(stream: TcpStream, router: Router, mut end: watch::Receiver<
         Ok(served) => served,
         Err(()) => {
             connection.as_mut().graceful_shutdown();
-            let Ok(served) = tokio::time::timeout(LAST_ANSWER, connection).await else {
+            let Ok(served) = timeout(LAST_ANSWER, connection).await else {
                 tracing::debug!("an HTTP connection was cut while answering");
                 return;
             };

@@ -2,75 +2,68 @@
 --
 -- A script, because read, decide and write in separate commands is a race exactly under load.
 --
--- KEYS[1]  the caller: a hash with a field for each of its budgets, and the field '' with the second
---          at which the last of them can be forgotten.
+-- KEYS[1]  the caller: a hash with a field for each of its budgets. A value is one state or two, and the
+--          second at which it can be forgotten; the key expires at the last of these.
 -- ARGV[1]  msgpack, one value after the other:
---            n              how many charges
---            quota          for requests with quota limits: { refuses, the charges of each descriptor... };
+--            n              how many charges; negative if all of them are plain
+--            fields         the field of each charge
+--            if plain, four values for each charge: cost, units, period, and the burst or -1 where that is units
+--            else
+--              quota        for requests with quota limits: { refuses, the charges of each descriptor... };
 --                           refuses says whether quota descriptors that are all over refuse (1) or never
 --                           do (0); else 0
---            fields         '', and then the field of each charge
---            charges        seven values each, as below
--- Reply    { now, old... }: the time (us) used, negative if the request is refused, and what each field
---          held before, nil if nothing. The caller runs the same transition on the same numbers and so
---          knows the rest.
+--              charges      seven values each, as below
+-- Reply    { old..., now }: what each field held before, nil if nothing, and the time (us) used, negative if
+--          the request is refused. If all held one state: the same as one string, the time in its last eight
+--          bytes. The caller runs the same transition on the same numbers and so knows the rest.
 --
 -- The transition is that of the engine, budget.rs, and gives the same states bit for bit. Numbers are
 -- doubles, exact below 2^53; products that may pass it are kept as a quotient and a remainder of the
 -- period. Nothing is ever turned into text: tostring keeps 14 digits.
 --
--- Most requests meet nothing but plain token buckets. These are decided in one loop, without functions
--- and tables, for half of what the general way takes; whatever is unusual goes the general way.
+-- Most requests meet nothing but plain token buckets: some cost of some rate, nothing else. These are
+-- decided in one loop, without functions and tables, for half of what the general way takes; whatever
+-- is unusual goes the general way.
 
-local call, floor, ceil, pack, unpack_ = redis.call, math.floor, math.ceil, struct.pack, struct.unpack
+local call, ceil, pack, unpack_ = redis.call, math.ceil, struct.pack, struct.unpack
 local MAX = 9007199254740991
--- Above the rounding of two products: what is larger by this factor is larger.
-local SURELY = 1 + 1e-15
 -- What takes longer is forgotten then: an expiry has to fit an integer of the server's.
 local TEN_YEARS = 315360000000000
-
--- charge: algorithm, flags, spend, units, period, burst, more
--- more: 0, or { windows, patience, max_wait, refund, born, lasts, deepest, lane_units, lane_burst }
--- born, lasts: of a charge that is given back, when it was made (a window's number, a time), and how long
---   the bucket was to take to be empty: only what is still spent of it comes back. -1: any refund.
-local CHARGE = 7
-local FIXED, SLIDING, BUCKET, LEAKY = 0, 1, 2, 3
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local second = (now - now % 1000000) / 1000000
 local asked = { cmsgpack.unpack(ARGV[1]) }
 local n = asked[1]
-local held = call('HMGET', KEYS[1], unpack(asked, 3, n + 3))
+local all_plain = n < 0
+if all_plain then n = -n end
+local held = call('HMGET', KEYS[1], unpack(asked, 2, n + 1))
 
--- What is written: a list of fields and values; `last` is when the longest-lived ends.
-local known = held[1] and unpack_('>I5', held[1]) or 0
-local last, refused, fresh = known, false, false
-local written, w = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, 0
+-- What is written: a list of fields and values; what is gone: of fields. `known` is a second that the key
+-- lives to see, `last` the one at which the longest-lived of what is written ends.
+local known, last, refused, fresh, gone = 0, 0, false, false, {}
+local written, w = { nil, nil, nil, nil, nil, nil, nil, nil }, 0
 
-local plain = asked[2] == 0
+local plain = all_plain
 if plain then
-  local at_charge = n + 3
-  for i = 2, n + 1 do
-    local units, period = asked[at_charge + 4], asked[at_charge + 5]
-    local cost, burst = asked[at_charge + 3], asked[at_charge + 6]
-    if asked[at_charge + 1] ~= BUCKET or asked[at_charge + 2] ~= 0 or asked[at_charge + 7] ~= 0
-      or cost <= 0 or units == 0 then
-      plain = false
-      break
-    end
-    at_charge = at_charge + CHARGE
+  local at_charge = n + 1
+  for i = 1, n do
+    local cost, units, period = asked[at_charge + 1], asked[at_charge + 2], asked[at_charge + 3]
+    local burst = asked[at_charge + 4]
+    if burst < 0 then burst = units end
+    at_charge = at_charge + 4
     local used, part = 0, 0
     local value = held[i]
     if value then
-      local at
-      used, part, at = unpack_('>I7I6I7', value)
+      local at, until_then
+      used, part, at, until_then = unpack_('>I7I6I7I5', value)
       local drained = (now - at) * units
       if at > now or drained >= MAX or #value > 25 then
         -- A clock that went back, a caller that comes once in ages, or a lane that was taken away.
         plain = false
         break
       end
+      if until_then > known then known = until_then end
       local rest = drained % period
       used, part = used - (drained - rest) / period, part - rest
       if part < 0 then used, part = used - 1, part + period end
@@ -85,14 +78,24 @@ if plain then
       local lasts = (used * period + part) / units
       local ends = ceil((now + (lasts < TEN_YEARS and lasts or TEN_YEARS)) / 1000000)
       if ends > last then last = ends end
-      written[w + 1], written[w + 2] = asked[i + 2], pack('>I7I6I7I5', used, part, now, ends)
+      written[w + 1], written[w + 2] = asked[i + 1], pack('>I7I6I7I5', used, part, now, ends)
       w = w + 2
     end
   end
-  if refused or not plain then last, w, fresh = known, 0, false end
+  if not plain then refused, fresh, known, last, w = false, false, 0, 0, 0 end
+  if refused then w = 0 end
 end
 
-local function general()
+if not plain then
+  local floor = math.floor
+  -- Above the rounding of two products: what is larger by this factor is larger.
+  local SURELY = 1 + 1e-15
+  -- charge: algorithm, flags, spend, units, period, burst, more
+  -- more: 0, or { windows, patience, max_wait, refund, born, lasts, deepest, lane_units, lane_burst }
+  -- born, lasts: of a charge that is given back, when it was made (a window's number, a time), and how long
+  --   the bucket was to take to be empty: only what is still spent of it comes back. -1: any refund.
+  local CHARGE = 7
+  local FIXED, SLIDING, BUCKET = 0, 1, 2
   local ALGORITHM, FLAGS, SPEND, UNITS, PERIOD, BURST = 1, 2, 3, 4, 5, 6
   local WINDOWS, PATIENCE, MAX_WAIT, REFUND, BORN, LASTS = 7, 8, 9, 10, 11, 12
   local DEEPEST, LANE_UNITS, LANE_BURST = 13, 14, 15
@@ -261,12 +264,20 @@ local function general()
   local LANE_USED, LANE_PART, LANE_AT, LANE_SUM = 7, 8, 9, 10
   local charges, outcomes = {}, {}
   for i = 1, n do
-    local at_charge = n + 3 + (i - 1) * CHARGE
-    local c = { unpack(asked, at_charge + 1, at_charge + CHARGE - 1) }
-    local more = asked[at_charge + CHARGE]
+    local c, more
+    if all_plain then
+      local at_charge = n + 1 + (i - 1) * 4
+      local units, burst = asked[at_charge + 2], asked[at_charge + 4]
+      c = { BUCKET, 0, asked[at_charge + 1], units, asked[at_charge + 3], burst < 0 and units or burst }
+      more = 0
+    else
+      local at_charge = n + 2 + (i - 1) * CHARGE
+      c = { unpack(asked, at_charge + 1, at_charge + CHARGE - 1) }
+      more = asked[at_charge + CHARGE]
+    end
     for j = 1, 9 do c[CHARGE - 1 + j] = more == 0 and NOTHING[j] or more[j] end
     charges[i] = c
-    local flags, cost, value = c[FLAGS], c[SPEND], held[i + 1]
+    local flags, cost, value = c[FLAGS], c[SPEND], held[i]
     local used, part, at, clamped, denied = 0, 0, 0, false, false
     local lane_used, lane_part, lane_at, lane_sum = 0, 0, 0, 0
     if value then
@@ -275,6 +286,8 @@ local function general()
         lane_used, lane_part, lane_at = unpack_('>I7I6I7', value, 21)
         lane_sum = lane_used
       end
+      local until_then = unpack_('>I5', value, #value - 4)
+      if until_then > known then known = until_then end
     end
     if flag(flags, IN_LANE) then
       lane_used, lane_part, lane_at = advance(c, c[LANE_UNITS], lane_used, lane_part, lane_at)
@@ -316,21 +329,22 @@ local function general()
     end
   end
   local free = {}
-  if asked[2] ~= 0 then
-    local quota_refuses = asked[2][1]
+  local quota = not all_plain and asked[n + 2] or 0
+  if quota ~= 0 then
+    local quota_refuses = quota[1]
     local any, all = false, true
     local over_in, met_in = {}, {}
-    for d = 2, #asked[2] do
-      local members = asked[2][d]
-      local quota, over = false, false
+    for d = 2, #quota do
+      local members = quota[d]
+      local counts, over = false, false
       for _, i in ipairs(members) do
         local flags = charges[i][FLAGS]
         if flag(flags, QUOTA) and not flag(flags, SHADOW) then
-          quota = true
+          counts = true
           if outcomes[i][DENIED] then over = true end
         end
       end
-      if quota then
+      if counts then
         any = true
         if not over then all = false end
       end
@@ -360,48 +374,51 @@ local function general()
         value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
       elseif outcome[LANE_USED] > 0 or outcome[LANE_PART] > 0 then
         -- The limit has no lane at present: what its lane held is kept as long as it was to be.
-        local lane_ends = unpack_('>I5', held[i + 1], 41)
+        local lane_ends = unpack_('>I5', held[i], 41)
         if lane_ends > ends then ends = lane_ends end
         local lane_used, lane_part, lane_at = outcome[LANE_USED], outcome[LANE_PART], outcome[LANE_AT]
         value = pack('>I7I6I7I7I6I7I5', used, part, at, lane_used, lane_part, lane_at, ends)
       else
         value = pack('>I7I6I7I5', used, part, at, ends)
       end
-      if not held[i + 1] then fresh = true end
-      if ends > last then last = ends end
-      written[w + 1], written[w + 2] = asked[i + 3], value
-      w = w + 2
-    end
-  end
-end
-
-if not plain then general() end
-
--- The key lives as long as the longest-lived field that was ever seen. Its expiry is a whole second, so
--- that a busy caller's is not set anew at each request.
-if w > 0 then
-  if last <= second then
-    call('DEL', KEYS[1])
-  else
-    if last > known then
-      written[w + 1], written[w + 2] = '', pack('>I5', last)
-      call('HSET', KEYS[1], unpack(written, 1, w + 2))
-      call('EXPIREAT', KEYS[1], last)
-    else
-      call('HSET', KEYS[1], unpack(written, 1, w))
-    end
-    -- A caller that is never idle still forgets: each new field looks at a few others.
-    if fresh then
-      local some = call('HRANDFIELD', KEYS[1], 4, 'WITHVALUES')
-      for i = 1, #some, 2 do
-        local value = some[i + 1]
-        if some[i] ~= '' and unpack_('>I5', value, #value - 4) <= second then
-          call('HDEL', KEYS[1], some[i])
-        end
+      if ends <= second then
+        gone[#gone + 1] = asked[i + 1]
+      else
+        if not held[i] then fresh = true end
+        if ends > last then last = ends end
+        written[w + 1], written[w + 2] = asked[i + 1], value
+        w = w + 2
       end
     end
   end
 end
 
-held[1] = refused and -now or now
+if w > 0 then
+  -- The key lives as long as the longest-lived field that was ever seen. Its expiry is a whole second, so
+  -- that a busy caller's is not set anew at each request.
+  local longer = last > known
+  if longer then
+    local lives = call('PTTL', KEYS[1])
+    longer = lives < 0 or last * 1000 > now / 1000 + lives + 500
+  end
+  call('HSET', KEYS[1], unpack(written, 1, w))
+  if longer then call('EXPIREAT', KEYS[1], last) end
+  -- A caller that is never idle still forgets: each new field looks at a few others.
+  if fresh then
+    local some = call('HRANDFIELD', KEYS[1], 4, 'WITHVALUES')
+    for i = 1, #some, 2 do
+      local value = some[i + 1]
+      if unpack_('>I5', value, #value - 4) <= second then call('HDEL', KEYS[1], some[i]) end
+    end
+  end
+end
+-- After the rest is written: a key that loses its last field loses its expiry.
+if #gone > 0 then call('HDEL', KEYS[1], unpack(gone)) end
+
+if refused then now = -now end
+if plain and not fresh then
+  held[n + 1] = pack('>i8', now)
+  return table.concat(held)
+end
+held[n + 1] = now
 return held

@@ -104,7 +104,7 @@ impl Redis {
 pub const BEAT: Duration = Duration::from_secs(1);
 
 /// The key under which replicas are counted.
-const REPLICAS: &str = "cota:{replicas}";
+const REPLICAS: &str = "c:{replicas}";
 
 /// Five beats missed, and a replica is gone.
 const HEARTBEAT: &str = "

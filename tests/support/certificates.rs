@@ -4,9 +4,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
+
+/// Two of one name would be taken for one another.
+static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
 
 /// An authority, with its certificate in `ca.pem` of a folder that goes with it.
 pub(crate) struct Authority {
@@ -17,9 +21,8 @@ pub(crate) struct Authority {
 impl Authority {
     pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "the authority of one test");
+        let name = format!("authority {}", AUTHORITIES.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -33,16 +36,32 @@ impl Authority {
 
     /// The files of a certificate for a host, and of its key.
     pub(crate) fn issue(&self, name: &str, host: &str) -> (PathBuf, PathBuf) {
+        self.write(name, &self.sign(host, &[]))
+    }
+
+    /// The same for somebody who is called by URIs.
+    pub(crate) fn issue_to(&self, name: &str, uris: &[&str]) -> (PathBuf, PathBuf) {
+        self.write(name, &self.sign("localhost", uris))
+    }
+
+    /// A certificate for a host with these URIs, and its key, as text.
+    pub(crate) fn sign(&self, host: &str, uris: &[&str]) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, host);
+        let uris = uris.iter().map(|&uri| SanType::URI(uri.try_into().unwrap()));
+        params.subject_alt_names.extend(uris);
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn write(&self, name: &str, (certificate, key): &(String, String)) -> (PathBuf, PathBuf) {
         let files = (
             self.path(&format!("{name}.pem")),
             self.path(&format!("{name}.key")),
         );
-        fs::write(&files.0, certificate.pem()).unwrap();
-        fs::write(&files.1, key.serialize_pem()).unwrap();
+        fs::write(&files.0, certificate).unwrap();
+        fs::write(&files.1, key).unwrap();
         files
     }
 }

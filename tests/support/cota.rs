@@ -15,6 +15,7 @@ use cota::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLim
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
@@ -63,7 +64,16 @@ pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> 
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
     command.args(arguments).stdin(Stdio::null());
-    for name in ["CONFIG", "STORE", "SHADOW", "DRAIN", "MAX_KEYS", "LOG_FORMAT"] {
+    for name in [
+        "CONFIG",
+        "STORE",
+        "SHADOW",
+        "DRAIN",
+        "MAX_KEYS",
+        "LOG_FORMAT",
+        "TLS_CERT",
+        "TLS_KEY",
+    ] {
         command.env_remove(format!("COTA_{name}"));
     }
     command.env_remove("RUST_LOG");
@@ -80,7 +90,13 @@ impl Cota {
 
     /// Starts the command on free ports and waits until it listens.
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.args(["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
+        Self::start_on(command, 0)
+    }
+
+    /// The same with that port for gRPC.
+    pub(crate) fn start_on(command: &mut Command, port: u16) -> Self {
+        let grpc = format!("127.0.0.1:{port}");
+        command.args(["--grpc-listen", &grpc, "--http-listen", "127.0.0.1:0"]);
         let log_folder = tempfile::tempdir().unwrap();
         let log = log_folder.path().join("log");
         let mut child = command
@@ -266,6 +282,13 @@ impl Client {
         let mut client = RateLimitServiceClient::new(self.channel.clone());
         let call = client.should_rate_limit(message);
         self.runtime.block_on(call).map(tonic::Response::into_inner)
+    }
+
+    /// Sends it and does not wait for the answer; whoever aborts hangs up.
+    pub(crate) fn begin(&self, message: RateLimitRequest) -> JoinHandle<Result<(), Status>> {
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let call = async move { client.should_rate_limit(message).await.map(drop) };
+        self.runtime.spawn(call)
     }
 
     pub(crate) fn ask(&self, domain: &str, key: &str, value: &str) -> Result<Got, Status> {

@@ -34,6 +34,7 @@ pub(crate) struct Setup {
 pub(crate) struct Edge {
     envoy: Process,
     cota: Process,
+    http: SocketAddr,
     address: SocketAddr,
     agent: ureq::Agent,
     folder: TempDir,
@@ -85,19 +86,43 @@ impl Edge {
 
     /// Starts a chain and waits until it answers.
     pub(crate) fn start_with(policy: &str, setup: Setup) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let policy_file = folder.path().join("policy.yaml");
+        fs::write(&policy_file, policy).expect("the policy can be written");
+        let access_log = folder.path().join("access.log");
+        Self::launch(folder, &policy_file, "127.0.0.1", |cota, upstream| {
+            TEMPLATE
+                .replace("@TRUSTED_HOPS@", &setup.trusted_hops.to_string())
+                .replace(
+                    "@TIMEOUT@",
+                    &setup.timeout.map(|t| format!("timeout: {t}")).unwrap_or_default(),
+                )
+                .replace("@ACCESS_LOG@", &access_log.display().to_string())
+                .replace("@KEY@", &URL_SAFE_NO_PAD.encode(SIGNING_KEY))
+                .replace("@COTA_PORT@", &cota.port().to_string())
+                .replace("@UPSTREAM_PORT@", &upstream.port().to_string())
+        })
+    }
+
+    /// Starts `cota` with the policy at a path, listening on an IP address, and the Envoy of the configuration that
+    /// `configure` makes of their addresses; its listener `edge` is the one that is called.
+    pub(crate) fn launch(
+        folder: TempDir,
+        policy: &Path,
+        ip: &str,
+        configure: impl FnOnce(SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         assert!(
             Path::new(ENVOY).exists(),
             "no Envoy at .venv/bin/envoy: run `make setup`"
         );
-        let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let agent = agent();
 
-        let policy_file = folder.path().join("policy.yaml");
-        fs::write(&policy_file, policy).expect("the policy can be written");
         let mut cota = Process::spawn("cota", folder.path(), {
             let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
-            command.arg("serve").arg("--config").arg(&policy_file);
-            command.args(["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"]);
+            command.arg("serve").arg("--config").arg(policy);
+            let address = format!("{ip}:0");
+            command.args(["--grpc-listen", &address, "--http-listen", &address]);
             command
         });
         let listening = cota.await_that(|cota| {
@@ -110,21 +135,9 @@ impl Edge {
             (agent.get(format!("http://{http}/readyz")).call().ok()?.status() == 200).then_some(())
         });
 
-        let config = TEMPLATE
-            .replace("@TRUSTED_HOPS@", &setup.trusted_hops.to_string())
-            .replace(
-                "@TIMEOUT@",
-                &setup.timeout.map(|t| format!("timeout: {t}")).unwrap_or_default(),
-            )
-            .replace(
-                "@ACCESS_LOG@",
-                &folder.path().join("access.log").display().to_string(),
-            )
-            .replace("@KEY@", &URL_SAFE_NO_PAD.encode(SIGNING_KEY))
-            .replace("@COTA_PORT@", &grpc.port().to_string())
-            .replace("@UPSTREAM_PORT@", &start_upstream().port().to_string());
         let config_file = folder.path().join("envoy.yaml");
-        fs::write(&config_file, config).expect("Envoy's configuration can be written");
+        fs::write(&config_file, configure(grpc, start_upstream()))
+            .expect("Envoy's configuration can be written");
         let admin_file = folder.path().join("admin");
         let mut envoy = Process::spawn("envoy", folder.path(), {
             let mut command = Command::new(ENVOY);
@@ -152,17 +165,32 @@ impl Edge {
                 .call()
                 .ok()?;
             let listeners: Value = serde_json::from_str(&listeners.body_mut().read_to_string().ok()?).ok()?;
-            let port = listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"]
-                .as_u64()?;
+            let edge = listeners["listener_statuses"]
+                .as_array()?
+                .iter()
+                .find(|listener| listener["name"] == "edge")?;
+            let port = edge["local_address"]["socket_address"]["port_value"].as_u64()?;
             Some(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).ok()?)))
         });
         Self {
             envoy,
             cota,
+            http,
             address,
             agent,
             folder,
         }
+    }
+
+    /// Where its `cota` answers over HTTP.
+    pub(crate) fn cota_http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// The keys of the issuer whose tokens [`Request::claims`] brings.
+    pub(crate) fn jwks() -> String {
+        json!({"keys": [{"kty": "oct", "alg": "HS256", "k": URL_SAFE_NO_PAD.encode(SIGNING_KEY)}]})
+            .to_string()
     }
 
     /// A GET of this path; nothing is sent before [`Request::send`].

@@ -1,10 +1,11 @@
 //! Limits, their defaults, plan rows, and the flags that descriptors share with them.
 
 use super::super::keys::Place;
-use super::super::raw::{Algorithm, ExcessAction, Factor, RawDescriptor, RawExcess, RawFlags, RawLimit};
+use super::super::raw::{Algorithm, Factor, RawDescriptor, RawExcess, RawFlags, RawLimit};
+use super::super::words;
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
-use crate::engine::limit::{Counts, FailureMode};
+use crate::engine::limit::FailureMode;
 
 impl Reader<'_, '_> {
     /// `rate_limit` or `rate_limits` of a descriptor.
@@ -71,14 +72,7 @@ impl Reader<'_, '_> {
                 "burst" => limit.burst = self.integer(&field),
                 "max_wait" => limit.max_wait = self.duration(&field),
                 "max_overshoot" => limit.max_overshoot = self.percent(&field),
-                "counts" => {
-                    let words = [
-                        ("cost", Counts::Cost),
-                        ("requests", Counts::Requests),
-                        ("hits", Counts::Hits),
-                    ];
-                    limit.counts = self.choice(&field, &words);
-                }
+                "counts" => limit.counts = self.choice(&field, &words::COUNTS),
                 "overdraft" => limit.overdraft = self.boolean(&field),
                 "excess" => limit.excess = self.excess(&field),
                 "failure_mode" => {
@@ -146,13 +140,7 @@ impl Reader<'_, '_> {
     }
 
     fn algorithm(&mut self, field: &Field<'_>) -> Option<At<Algorithm>> {
-        let words = [
-            ("fixed_window", Algorithm::FixedWindow),
-            ("sliding_window", Algorithm::SlidingWindow),
-            ("token_bucket", Algorithm::TokenBucket),
-            ("leaky_bucket", Algorithm::LeakyBucket),
-        ];
-        self.choice(field, &words)
+        self.choice(field, &words::ALGORITHMS)
     }
 
     /// `10`, `2.5` or `off`.
@@ -178,12 +166,6 @@ impl Reader<'_, '_> {
 
     fn excess(&mut self, field: &Field<'_>) -> Option<RawExcess> {
         self.map(field)?;
-        let words = [
-            ("reject", ExcessAction::Reject),
-            ("degrade", ExcessAction::Degrade),
-            ("serve_stale", ExcessAction::ServeStale),
-            ("accept_async", ExcessAction::AcceptAsync),
-        ];
         let mut excess = RawExcess {
             span: field.value.span,
             action: None,
@@ -191,7 +173,7 @@ impl Reader<'_, '_> {
         };
         for field in self.fields(field.value, Place::Excess) {
             match field.name {
-                "action" => excess.action = self.choice(&field, &words),
+                "action" => excess.action = self.choice(&field, &words::EXCESS_ACTIONS),
                 _ => excess.up_to = self.percent(&field),
             }
         }

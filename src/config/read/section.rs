@@ -2,9 +2,9 @@
 
 use super::super::keys::Place;
 use super::super::raw::{Expected, HeaderStyle, RawAddress, RawCosts, RawOverride, RawRate, RawResponse};
+use super::super::words;
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
-use crate::engine::response::Body;
 
 impl Reader<'_, '_> {
     /// `capacity` or `safety_ceiling`: the place says which keys it may have.
@@ -81,14 +81,7 @@ impl Reader<'_, '_> {
         for field in self.fields(field.value, Place::Response) {
             match field.name {
                 "headers" => response.headers = Some(self.headers(&field)),
-                "body" => {
-                    let words = [
-                        ("json", Body::Json),
-                        ("problem", Body::Problem),
-                        ("none", Body::None),
-                    ];
-                    response.body = self.choice(&field, &words);
-                }
+                "body" => response.body = self.choice(&field, &words::BODIES),
                 "message" => response.message = self.text(&field),
                 _ => response.documentation_url = self.text(&field),
             }
@@ -97,12 +90,6 @@ impl Reader<'_, '_> {
     }
 
     fn headers(&mut self, field: &Field<'_>) -> Vec<At<HeaderStyle>> {
-        let words = [
-            ("draft-03", HeaderStyle::Draft03),
-            ("draft-11", HeaderStyle::Draft11),
-            ("x-ratelimit", HeaderStyle::XRateLimit),
-            ("none", HeaderStyle::None),
-        ];
         let items = self.items(field);
         items
             .iter()
@@ -113,7 +100,7 @@ impl Reader<'_, '_> {
                         key: field.key,
                         value,
                     },
-                    &words,
+                    &words::HEADER_STYLES,
                 )
             })
             .collect()

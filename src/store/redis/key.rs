@@ -1,15 +1,15 @@
 //! How budgets are called in Redis: a key for the caller, a field for each of its budgets.
 //!
 //! Readable for ordinary values, injective for all, bounded. The hash tag is the caller, so all that is
-//! decided together is in one slot: `cota:{api|tenant=acme}`, with fields like
-//! `route=GET%20/v1/search|search/token_bucket/minute`.
+//! decided together is in one slot: `c:{api|tenant=acme}`, with fields like `route=GET%20/v1/search|search/tb/m`.
+//! Short, since a million callers keep them and each call sends them.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::key::{BudgetKey, escape};
 
 /// What begins every key.
-const PREFIX: &str = "cota:";
+const PREFIX: &str = "c:{";
 
 /// A longer value stands as `~` and a digest.
 const LONGEST_VALUE: usize = 128;
@@ -19,36 +19,38 @@ const LONGEST: usize = 512;
 
 /// The key of a budget's caller.
 pub(super) fn key(budget: &BudgetKey<'_>) -> String {
-    let mut tag = String::with_capacity(64);
-    value(&mut tag, budget.domain());
-    for (key, text) in budget.tag() {
-        tag.push('|');
-        entry(&mut tag, key, text);
-    }
-    let mut out = String::with_capacity(PREFIX.len() + tag.len() + 2);
+    let mut out = String::with_capacity(64);
     out.push_str(PREFIX);
-    out.push('{');
-    bounded(&mut out, &tag, LONGEST - PREFIX.len() - 2);
+    let start = out.len();
+    value(&mut out, budget.domain());
+    for (key, text) in budget.tag() {
+        out.push('|');
+        entry(&mut out, key, text);
+    }
+    bound(&mut out, start, LONGEST - PREFIX.len() - 1);
     out.push('}');
     out
 }
 
-/// The field of a budget among its caller's: all entries but the one that names the caller, and the limit.
-pub(super) fn field(budget: &BudgetKey<'_>) -> String {
-    let mut text = String::with_capacity(48);
-    for (at, (key, value)) in budget.entries().enumerate() {
-        // The place of what is left out tells `tenant > route` from `route > tenant`.
-        if budget.caller.is_none_or(|caller| caller == at) {
-            text.push('.');
-        } else {
-            entry(&mut text, key, value);
+/// Appends the field of a budget among its caller's: the entries that the key does not hold, and the limit.
+pub(super) fn field(out: &mut String, budget: &BudgetKey<'_>) {
+    let start = out.len();
+    // Without a caller, the key holds all entries.
+    if let Some(caller) = budget.caller {
+        for (at, (key, value)) in budget.entries().enumerate() {
+            if at != caller {
+                entry(out, key, value);
+            } else if at > 0 {
+                // The place of what is left out tells `tenant > route` from `route > tenant`.
+                out.push('.');
+            } else {
+                continue;
+            }
+            out.push('|');
         }
-        text.push('|');
     }
-    text.push_str(budget.identity.limit());
-    let mut out = String::with_capacity(text.len());
-    bounded(&mut out, &text, LONGEST);
-    out
+    out.push_str(budget.identity.code());
+    bound(out, start, LONGEST);
 }
 
 fn entry(out: &mut String, key: &str, text: &str) {
@@ -65,11 +67,11 @@ fn value(out: &mut String, text: &str) {
     }
 }
 
-fn bounded(out: &mut String, text: &str, longest: usize) {
-    if text.len() > longest {
-        digest(out, text)
-    } else {
-        out.push_str(text)
+/// Puts a digest in the place of what was appended, if that is too long.
+fn bound(out: &mut String, start: usize, longest: usize) {
+    if out.len() - start > longest {
+        let text = out.split_off(start);
+        digest(out, &text);
     }
 }
 

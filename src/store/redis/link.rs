@@ -20,6 +20,7 @@ use super::breaker::Breaker;
 use super::error::{Kind, Reply, shown};
 use super::target::{Address, Credentials, Target};
 use super::tls::{BadTls, TlsFiles};
+use crate::gather::Gathering;
 
 /// For a connection to be made, and for a made one to say its first word. Together with the pause between
 /// attempts they stay below the second in which a server that is back must be served by.
@@ -173,9 +174,10 @@ impl Link {
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_pipeline_buffer_size(IN_FLIGHT);
-        let (connection, driver) = MultiplexedConnection::new_with_config(&silent, stream, config)
-            .await
-            .map_err(Trouble::new)?;
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(&silent, Gathering::new(stream), config)
+                .await
+                .map_err(Trouble::new)?;
         let state = Arc::<State>::default();
         let ending = Arc::clone(&state);
         let driver = tokio::spawn(async move {

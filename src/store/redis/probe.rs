@@ -39,7 +39,7 @@ impl Redis {
     /// # Errors
     /// When a call gave no answer.
     pub async fn probe(&self, shard: ShardId, clock: &impl Clock) -> Result<Option<Probe>, CallError> {
-        let name = || format!("cota:{{selftest|{:016x}}}", fastrand::u64(..));
+        let name = || format!("c:{{selftest|{:016x}}}", fastrand::u64(..));
         let serves = |key: &String| self.client.shard(key.as_bytes()) == shard;
         let Some(key) = std::iter::repeat_with(name).take(NAMES).find(serves) else {
             return Ok(None);

@@ -22,8 +22,10 @@ const LANE: u64 = 8;
 const EVEN: u64 = 16;
 const IN_LANE: u64 = 32;
 
-/// Bytes of one state in a field.
+/// Bytes of one state; of a field with it and its expiry, and of one with two.
 const STATE: usize = 20;
+const FIELD: usize = STATE + 5;
+const TWO: usize = 2 * STATE + 5;
 
 /// One call of the script.
 #[derive(Debug)]
@@ -85,27 +87,29 @@ fn encode(
     now: Timestamp,
 ) -> Call {
     let charge = |asked: &Asked| &resolved.charges[usize::from(asked.charge)];
-    let mut packed = Vec::with_capacity(80 * asked.len());
+    let plain: Option<SmallVec<[Plain; 4]>> = asked
+        .iter()
+        .map(|asked| Plain::of(charge(asked), asked))
+        .collect();
+    let mut packed = Vec::with_capacity(64 * asked.len());
     let out = &mut packed;
-    uint(out, asked.len() as u64);
-    if asked.iter().any(|asked| charge(asked).limit.quota) {
-        array(out, 1 + resolved.met.len());
-        uint(out, quota_refuses.into());
-        for met in &resolved.met {
-            let place = |i: &u16| asked.iter().position(|asked| asked.charge == *i);
-            let members: SmallVec<[usize; 4]> = met.charges.iter().filter_map(place).collect();
-            array(out, members.len());
-            members.iter().for_each(|&i| uint(out, i as u64 + 1));
-        }
+    match &plain {
+        Some(_) => sint(out, -(asked.len() as i64)),
+        None => uint(out, asked.len() as u64),
+    }
+    let mut field = String::with_capacity(64);
+    for asked in asked {
+        field.clear();
+        key::field(&mut field, &resolved.key(charge(asked)));
+        text(out, &field);
+    }
+    if let Some(plain) = plain {
+        plain.iter().for_each(|plain| plain.write(out));
     } else {
-        uint(out, 0);
-    }
-    text(out, "");
-    for asked in asked {
-        text(out, &key::field(&resolved.key(charge(asked))));
-    }
-    for asked in asked {
-        write_charge(out, charge(asked), asked, wait_cap, now);
+        write_quota(out, resolved, asked, quota_refuses);
+        for asked in asked {
+            write_charge(out, charge(asked), asked, wait_cap, now);
+        }
     }
     let caller = asked
         .first()
@@ -117,22 +121,83 @@ fn encode(
     }
 }
 
-fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap: Micros, now: Timestamp) {
-    let terms = charge.terms();
-    let lane = terms.lane();
-    let windows = match terms.algorithm {
-        Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => Some(windows),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
-    };
+/// A charge that is nothing but a cost of a token bucket.
+struct Plain {
+    cost: u64,
+    units: u64,
+    period: u64,
+    burst: u64,
+}
+
+impl Plain {
+    fn of(charge: &Charge<'_>, asked: &Asked) -> Option<Self> {
+        let terms = charge.terms();
+        let cost = asked.spend.filter(|&cost| cost > 0)?;
+        let plain = matches!(terms.algorithm, Algorithm::TokenBucket)
+            && terms.units > 0
+            && terms.max_wait == Micros::ZERO
+            && asked.refund == 0
+            && asked.returns.is_none()
+            && flags(charge, &terms, asked) == 0;
+        plain.then_some(Self {
+            cost,
+            units: terms.units,
+            period: terms.period.0,
+            burst: terms.burst,
+        })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        uint(out, self.cost);
+        uint(out, self.units);
+        uint(out, self.period);
+        if self.burst == self.units {
+            sint(out, -1);
+        } else {
+            uint(out, self.burst);
+        }
+    }
+}
+
+fn write_quota(out: &mut Vec<u8>, resolved: &Resolved<'_>, asked: &[Asked], refuses: bool) {
+    let quota = |asked: &Asked| resolved.charges[usize::from(asked.charge)].limit.quota;
+    if !asked.iter().any(quota) {
+        uint(out, 0);
+        return;
+    }
+    array(out, 1 + resolved.met.len());
+    uint(out, refuses.into());
+    for met in &resolved.met {
+        let place = |i: &u16| asked.iter().position(|asked| asked.charge == *i);
+        let members: SmallVec<[usize; 4]> = met.charges.iter().filter_map(place).collect();
+        array(out, members.len());
+        members.iter().for_each(|&i| uint(out, i as u64 + 1));
+    }
+}
+
+fn flags(charge: &Charge<'_>, terms: &Terms<'_>, asked: &Asked) -> u64 {
     let flags = [
         (charge.shadow, SHADOW),
         (charge.limit.quota, QUOTA),
         (terms.overdraft, OVERDRAFT),
-        (lane.is_some(), LANE),
-        (matches!(windows, Some(Windows::Even { .. })), EVEN),
+        (terms.lane().is_some(), LANE),
+        (matches!(windows(terms), Some(Windows::Even { .. })), EVEN),
         (asked.returns.is_some_and(|returned| returned.lane), IN_LANE),
     ];
-    let flags = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
+    flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum()
+}
+
+fn windows<'t>(terms: &Terms<'t>) -> Option<&'t Windows> {
+    match terms.algorithm {
+        Algorithm::FixedWindow(windows) | Algorithm::SlidingWindow(windows) => Some(windows),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
+    }
+}
+
+fn write_charge(out: &mut Vec<u8>, charge: &Charge<'_>, asked: &Asked, wait_cap: Micros, now: Timestamp) {
+    let terms = charge.terms();
+    let (lane, windows) = (terms.lane(), windows(&terms));
+    let flags = flags(charge, &terms, asked);
     uint(out, algorithm(&terms));
     uint(out, flags);
     optional(out, asked.spend);
@@ -182,10 +247,7 @@ fn write_windows(out: &mut Vec<u8>, windows: Option<&Windows>, now: Timestamp) {
 fn optional(out: &mut Vec<u8>, n: Option<u64>) {
     match n {
         Some(n) => uint(out, n),
-        None => {
-            // Writing to a vector does not fail.
-            let _ = write_sint(out, -1);
-        }
+        None => sint(out, -1),
     }
 }
 
@@ -198,13 +260,18 @@ fn algorithm(terms: &Terms<'_>) -> u64 {
     }
 }
 
+// Writing to a vector does not fail.
+
 fn array(out: &mut Vec<u8>, len: usize) {
-    // Writing to a vector does not fail.
     let _ = write_array_len(out, u32::try_from(len).unwrap_or(u32::MAX));
 }
 
 fn uint(out: &mut Vec<u8>, n: u64) {
     let _ = write_uint(out, n);
+}
+
+fn sint(out: &mut Vec<u8>, n: i64) {
+    let _ = write_sint(out, n);
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
@@ -216,40 +283,59 @@ fn text(out: &mut Vec<u8>, text: &str) {
 /// # Errors
 /// What is wrong with it.
 pub(super) fn reply(value: redis::Value, charges: usize) -> Result<Reply, &'static str> {
-    let redis::Value::Array(parts) = value else {
-        return Err("not an array");
-    };
-    let mut parts = parts.into_iter();
-    let Some(redis::Value::Int(now)) = parts.next() else {
-        return Err("not a number first");
-    };
-    let mut slots = SmallVec::new();
-    for part in parts {
-        slots.push(match part {
-            redis::Value::Nil => Slot::default(),
-            redis::Value::BulkString(bytes) => slot(&bytes).ok_or("a state of another length")?,
-            _ => return Err("not a string for a state"),
-        });
+    match value {
+        redis::Value::Array(parts) => listed(&parts, charges),
+        redis::Value::BulkString(bytes) => joined(&bytes, charges),
+        _ => Err("neither an array nor a string"),
     }
-    if slots.len() != charges {
+}
+
+fn listed(parts: &[redis::Value], charges: usize) -> Result<Reply, &'static str> {
+    let Some((redis::Value::Int(now), parts)) = parts.split_last() else {
+        return Err("not a number last");
+    };
+    if parts.len() != charges {
         return Err("another number of states");
     }
-    Ok(Reply {
+    let slots = parts.iter().map(|part| match part {
+        redis::Value::Nil => Ok(Slot::default()),
+        redis::Value::BulkString(bytes) => slot(bytes).ok_or("a state of another length"),
+        _ => Err("not a string for a state"),
+    });
+    Ok(said(*now, slots.collect::<Result<_, _>>()?))
+}
+
+/// All held one state, and so are of one length.
+fn joined(bytes: &[u8], charges: usize) -> Result<Reply, &'static str> {
+    let Some((states, now)) = bytes.split_last_chunk() else {
+        return Err("no time");
+    };
+    if states.len() != charges * FIELD {
+        return Err("another number of states");
+    }
+    let slots = states.chunks_exact(FIELD).map(slot).collect::<Option<_>>();
+    Ok(said(
+        i64::from_be_bytes(*now),
+        slots.ok_or("a state of another length")?,
+    ))
+}
+
+fn said(now: i64, slots: SmallVec<[Slot; 4]>) -> Reply {
+    Reply {
         charged: now > 0,
         now: Timestamp(now.unsigned_abs()),
         slots,
-    })
+    }
 }
 
 /// What a field holds.
 fn slot(bytes: &[u8]) -> Option<Slot> {
     match bytes.len() {
-        // One state or two, and five bytes of expiry.
-        25 => Some(Slot {
+        FIELD => Some(Slot {
             main: state(bytes)?,
             lane: State::default(),
         }),
-        45 => Some(Slot {
+        TWO => Some(Slot {
             main: state(bytes)?,
             lane: state(&bytes[STATE..])?,
         }),

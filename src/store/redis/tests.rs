@@ -8,6 +8,7 @@ use super::key;
 use super::script::{SCRIPT, call, reply};
 use crate::engine::budget::{State, Terms};
 use crate::engine::decision::{Evaluation, Slot, evaluate, settle};
+use crate::engine::key::BudgetKey;
 use crate::engine::limit::{Excess, ExcessAction, Limit, MAX_LIMIT, MAX_UNITS, Unit};
 use crate::engine::resolve::{Resolved, resolve};
 use crate::engine::time::{Micros, Timestamp};
@@ -56,21 +57,10 @@ impl Server {
         if lane {
             bytes.extend(state(slot.lane));
         }
-        bytes.extend([0xff; 5]);
-        redis::cmd("HSET")
-            .arg(key)
-            .arg(field)
-            .arg(bytes)
-            .exec(&mut self.connection)
-            .unwrap();
-    }
-
-    /// Says that the key is to live on: for states planted in it that the call does not touch.
-    fn plant_end(&mut self, key: &str) {
         let end = 1_u64 << 38;
-        let bytes: &[u8] = &end.to_be_bytes()[3..];
+        bytes.extend(&end.to_be_bytes()[3..]);
         let mut both = redis::pipe();
-        both.cmd("HSET").arg(key).arg("").arg(bytes).ignore();
+        both.cmd("HSET").arg(key).arg(field).arg(bytes).ignore();
         both.cmd("EXPIREAT").arg(key).arg(end).ignore();
         both.exec(&mut self.connection).unwrap();
     }
@@ -90,7 +80,7 @@ impl Server {
             .query(&mut self.connection)
             .unwrap();
         let field = bytes.map_or(redis::Value::Nil, redis::Value::BulkString);
-        let parts = vec![redis::Value::Int(1), field];
+        let parts = vec![field, redis::Value::Int(1)];
         reply(redis::Value::Array(parts), 1).unwrap().slots[0]
     }
 
@@ -108,6 +98,12 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn field(budget: &BudgetKey<'_>) -> String {
+    let mut out = String::new();
+    key::field(&mut out, budget);
+    out
 }
 
 fn state(state: State) -> Vec<u8> {
@@ -267,7 +263,7 @@ fn same(
     let mut slots = Vec::new();
     for (i, (_, main, lane)) in asked.iter().enumerate() {
         let charge = &resolved.charges[i];
-        let field = key::field(&resolved.key(charge));
+        let field = field(&resolved.key(charge));
         let has_lane = charge.limit.excess.is_some();
         let slot = Slot {
             main: main
@@ -284,9 +280,6 @@ fn same(
         } else {
             slots.push((field, Slot::default()));
         }
-    }
-    if asked.len() > 1 {
-        server.plant_end(&call.key);
     }
     let answered = reply(server.call(&call), asked.len()).unwrap();
     let evaluations: Vec<Evaluation> = resolved

@@ -2,10 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::key;
 use super::super::returns::Return;
 use super::super::script::{give_back, reply};
-use super::{Asked, Planted, Server, charge_terms, holds, limit, magnitude, planted, present, stored};
+use super::{Asked, Planted, Server, charge_terms, field, holds, limit, magnitude, planted, present, stored};
 use crate::engine::budget::{Outcome, View};
 use crate::engine::decision::{self, Slot, Verdict};
 use crate::engine::limit::MAX_UNITS;
@@ -69,7 +68,7 @@ fn given_back(server: &mut Server, (limit, main, lane): &Asked, made: &Made) -> 
         return Ok(());
     }
     let call = give_back(&resolved, &[returned], now);
-    let field = key::field(&resolved.key(charge));
+    let field = field(&resolved.key(charge));
     server.plant(&call.key, &field, slot, has_lane);
     let answered = reply(server.call(&call), 1).unwrap();
     let wanted = decision::give_back(charge, &verdict, slot, answered.now);
