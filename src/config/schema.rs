@@ -109,6 +109,7 @@ fn value(key: &str, place: Place) -> (Value, &'static str) {
         ),
         ("burst", _) => (number(1), "token bucket: what may come at once"),
         ("max_wait", _) => (duration(), "hold the answer this long rather than refuse"),
+        ("max_overshoot", _) => (share(), "how much replicas may take ahead, all together"),
         ("counts", _) => (one_of(&words::COUNTS), "what of a request is counted"),
         ("overdraft", _) => (truth(), "charge even when refused"),
         ("excess", _) => (part(Place::Excess), "let the excess pass, marked"),
@@ -174,10 +175,7 @@ fn value(key: &str, place: Place) -> (Value, &'static str) {
             one_of(&words::EXCESS_ACTIONS),
             "the word in the request header `x-ratelimit-excess`",
         ),
-        ("up_to", _) => (
-            json!({"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,2})?%$"}),
-            "how far above the limit the lane reaches",
-        ),
+        ("up_to", _) => (share(), "how far above the limit the lane reaches"),
         // A key without a shape is one that the tests do not let pass.
         _ => (json!({}), ""),
     }
@@ -249,6 +247,10 @@ fn one_of<T>(words: &[(&'static str, T)]) -> Value {
 fn duration() -> Value {
     let units = ["w", "d", "h", "m", "s", "ms", "us"].map(|unit| format!("([0-9]+{unit})?"));
     json!({"type": "string", "minLength": 1, "pattern": format!("^{}$", units.concat())})
+}
+
+fn share() -> Value {
+    json!({"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,2})?%$"})
 }
 
 /// A unit, in any case; editors propose the first form.
