@@ -8,6 +8,7 @@
 //! - [`store`]: keeps budgets.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
+//! - [`overrides`]: what operators change at run time.
 //! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
 //! - [`http`]: the port for people, probes and scrapers.
@@ -23,6 +24,7 @@ pub mod engine;
 pub mod grpc;
 pub mod http;
 pub mod limiter;
+pub mod overrides;
 pub mod store;
 pub mod telemetry;
 

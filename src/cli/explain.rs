@@ -142,7 +142,7 @@ fn explain_charge<'r>(resolved: &Resolved<'r>, charge: &Charge<'r>, at: usize) -
     if let (Some(plan), Some(plans)) = (charge.plan, &limit.plans) {
         lines.push(format!("  plan {plan}, by the entry {}", plans.entry));
     }
-    if let Some(item) = charge.changed_by {
+    if let Some(item) = &charge.changed_by {
         let change = match item.change {
             Change::Multiply { thousandths } => format!("multiplied by {}", thousandths as f64 / 1_000.0),
             Change::Set { .. } => "new numbers".into(),

@@ -7,6 +7,7 @@
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::key::{BudgetKey, escape};
+use crate::engine::reset::Target;
 
 /// What begins every key.
 const PREFIX: &str = "cota:";
@@ -49,6 +50,35 @@ pub(super) fn field(budget: &BudgetKey<'_>) -> String {
     let mut out = String::with_capacity(text.len());
     bounded(&mut out, &text, LONGEST);
     out
+}
+
+/// Whether a field is that of a budget which a reset means. One that stands as a digest whole does not say, and
+/// counts as meant.
+pub(super) fn is_meant(name: &[u8], target: &Target) -> bool {
+    if target.is_one() {
+        return name == field(&target.key(&target.values())).as_bytes();
+    }
+    let Ok(name) = std::str::from_utf8(name) else {
+        return false;
+    };
+    if name.starts_with('~') && !name.contains('|') {
+        return true;
+    }
+    let mut parts = name.split('|');
+    let entries = target.limit.identity.keys().iter().zip(&target.values);
+    for (at, (key, wanted)) in entries.enumerate() {
+        let mut text = String::new();
+        match wanted {
+            _ if target.caller.is_none_or(|caller| caller == at) => text.push('.'),
+            Some(wanted) => entry(&mut text, key, wanted),
+            None => entry(&mut text, key, ""),
+        }
+        let part = parts.next().unwrap_or_default();
+        if !(part == text || wanted.is_none() && part.starts_with(&text)) {
+            return false;
+        }
+    }
+    parts.eq([target.limit.identity.limit()])
 }
 
 fn entry(out: &mut String, key: &str, text: &str) {
