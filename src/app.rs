@@ -16,9 +16,11 @@ use crate::config::watch::{Outcome, ReadError, Reloader};
 use crate::engine::policy::Policy;
 use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
-use crate::http::{self, Readiness};
+use crate::http::{self, Admin, BadToken, Readiness};
 use crate::limiter::Limiter;
+use crate::overrides::{Happened, Overrides};
 use crate::store::Store;
+use crate::store::ledger::Ledger;
 use crate::store::memory::{Eviction, Memory};
 use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT};
 pub use crate::store::redis::{Target, TlsFiles};
@@ -49,6 +51,8 @@ pub struct Settings {
     pub max_keys: usize,
     /// How long to serve after being told to end.
     pub drain: Duration,
+    /// Holds the token of those who may change something; without it nobody may.
+    pub admin_token: Option<PathBuf>,
 }
 
 /// Where budgets are kept.
@@ -84,6 +88,9 @@ pub enum AppError {
     /// The certificates for the store cannot be used.
     #[error(transparent)]
     Tls(#[from] BadTls),
+    /// The admin token cannot be had.
+    #[error(transparent)]
+    AdminToken(#[from] BadToken),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {what}")]
     Bind {
@@ -134,6 +141,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             });
         })
     };
+    let admin = Admin::new(settings.admin_token)?;
     let clock = Arc::new(SystemClock);
     let mut reloader = Reloader::new(
         settings.config,
@@ -154,6 +162,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         metrics,
         in_force,
         reloader,
+        admin,
         shadow: settings.shadow,
         drain: settings.drain,
     };
@@ -163,7 +172,10 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             tracing::info!("store memory: budgets start full and are lost at the end");
             evictions(&mut registry, Arc::clone(&store), |store| store);
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store));
-            let served = service.run(store, registry, Box::new(Vec::new), signals).await;
+            let overrides = overrides(Ledger::in_memory(), &service, &mut registry, &store, |store| store);
+            tracing::info!("overrides set at run time are lost at the end");
+            let degraded = Box::new(Vec::new);
+            let served = service.run(store, overrides, registry, degraded, signals).await;
             sweeper.abort();
             served
         }
@@ -172,9 +184,15 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             evictions(&mut registry, Arc::clone(&store), |store| store.local());
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store.local()));
             known(&store).await;
+            let ledger = Ledger::Redis(store.redis().clone());
+            let overrides = overrides(ledger, &service, &mut registry, &store, |store| store.local());
+            // Nobody is told that this replica is ready before it decides as the others do.
+            if let Err(error) = overrides.refresh().await {
+                tracing::warn!(%error, "no overrides are known yet: they are read when the store answers");
+            }
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
-            let served = service.run(store, registry, degraded, signals).await;
+            let served = service.run(store, overrides, registry, degraded, signals).await;
             sweeper.abort();
             served
         }
@@ -223,6 +241,27 @@ async fn known(store: &Shared<SystemClock>) {
     }
 }
 
+/// The overrides of that ledger. Budgets in memory hear of resets.
+fn overrides<S: Send + Sync + 'static>(
+    ledger: Ledger,
+    service: &Service,
+    registry: &mut Registry,
+    store: &Arc<S>,
+    memory: fn(&S) -> &Memory<SystemClock>,
+) -> Arc<Overrides> {
+    let store = Arc::clone(store);
+    let forget = move |happened: &Happened<'_>| match happened {
+        Happened::Reset(targets) => memory(&store).reset(targets),
+        Happened::Overridden => {}
+    };
+    let policy = Arc::clone(&service.policy);
+    let overrides = Overrides::new(ledger, policy, SystemClock, vec![Box::new(forget)]);
+    let overrides = Arc::new(overrides);
+    let counted = Arc::clone(&overrides);
+    telemetry::register_overrides(registry, move || counted.active());
+    overrides
+}
+
 fn evictions<S: Send + Sync + 'static>(
     registry: &mut Registry,
     store: Arc<S>,
@@ -243,6 +282,7 @@ struct Service {
     metrics: Arc<Metrics>,
     in_force: watch::Receiver<bool>,
     reloader: Reloader,
+    admin: Admin,
     shadow: bool,
     drain: Duration,
 }
@@ -252,6 +292,7 @@ impl Service {
     async fn run(
         self,
         store: impl Store,
+        overrides: Arc<Overrides>,
         registry: Registry,
         degraded: http::Degraded,
         signals: Signals<impl Future<Output = ()>>,
@@ -264,6 +305,7 @@ impl Service {
             metrics,
             in_force,
             reloader,
+            admin,
             shadow,
             drain,
         } = self;
@@ -272,7 +314,9 @@ impl Service {
                 .local_addr()
                 .map_or_else(|e| e.to_string(), |a| a.to_string())
         };
-        let limiter = Arc::new(Limiter::new(store, SystemClock, Arc::clone(&policy), shadow));
+        let limiter = Limiter::new(store, SystemClock, Arc::clone(&policy), shadow);
+        let limiter = Arc::new(limiter.overridden_by(overrides.live()));
+        let following = tokio::spawn(Arc::clone(&overrides).follow());
         let readiness = Arc::new(Readiness::default());
         let service = RateLimits::new(limiter, metrics);
         let server = GrpcServer::new(service.clone());
@@ -297,6 +341,8 @@ impl Service {
             registry,
             decide,
             degraded,
+            overrides,
+            admin,
         };
         let mut http = tokio::spawn(http::serve(http, state, async move { drop(http_ends.await) }));
         let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
@@ -319,6 +365,7 @@ impl Service {
         }
         let _ = end_http.send(());
         reloader.abort();
+        following.abort();
         tracing::info!("ended");
         Ok(())
     }

@@ -6,7 +6,9 @@ use clap::{Parser, Subcommand};
 
 mod check;
 mod explain;
+mod overrides;
 mod serve;
+mod service;
 
 /// Rate limits for Envoy and Istio: budgets for tenants, credentials, routes and addresses.
 #[derive(Debug, Parser)]
@@ -24,6 +26,10 @@ enum Command {
     Check(check::Check),
     /// Say which limits a request meets, and why.
     Explain(explain::Explain),
+    /// Change a limit for one caller at run time, and see who did.
+    Override(overrides::Override),
+    /// Make one caller's budgets start afresh, everywhere.
+    Reset(overrides::Reset),
 }
 
 impl Cli {
@@ -36,6 +42,8 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
             Command::Explain(explain) => explain.run(),
+            Command::Override(overrides) => overrides.run(),
+            Command::Reset(reset) => reset.run(),
         }
     }
 }

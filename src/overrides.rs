@@ -363,6 +363,20 @@ impl Overrides {
     }
 }
 
+/// What requests are resolved with where these are in force, without those of files.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn run_time(listed: &[Listed]) -> Result<RunTime, String> {
+    let set = listed.iter().filter(|item| item.origin == Origin::RunTime);
+    let read = set.map(|Listed { id, spec, .. }| {
+        let expires = check::moment(spec.expires_at.as_deref().unwrap_or_default())?;
+        let item = check::item(id, spec, expires)?;
+        Ok((spec.domain.as_str().into(), Arc::new(item)))
+    });
+    Ok(RunTime::new(read.collect::<Result<Vec<_>, String>>()?))
+}
+
 /// What the store's silence means for a change that it was asked for.
 fn unavailable(error: &CallError, unknown: &str) -> Refusal {
     let meaning = match error.fate() {

@@ -26,7 +26,7 @@ enum Use {
 
 use Use::{All, Items, Part};
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 13] = [
     Layer {
         name: "engine",
         uses: &[],
@@ -59,6 +59,11 @@ const LAYERS: [Layer; 12] = [
     Layer {
         name: "store",
         uses: &[All("engine"), All("clock")],
+        never: &["axum", "tonic", "prost", "granit_parser"],
+    },
+    Layer {
+        name: "overrides",
+        uses: &[All("engine"), All("clock"), All("store")],
         never: &["axum", "tonic", "prost", "granit_parser"],
     },
     Layer {
@@ -128,6 +133,7 @@ const LAYERS: [Layer; 12] = [
             All("clock"),
             All("telemetry"),
             All("usage"),
+            All("overrides"),
         ],
         never: &[],
     },

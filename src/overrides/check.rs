@@ -83,20 +83,25 @@ pub(super) fn reset(spec: &ResetSpec, policy: &Policy) -> Result<Vec<reset::Targ
 /// Reads an override that was set, maybe elsewhere under another policy.
 pub(super) fn stored(entry: &Entry) -> Result<(Spec, Override), String> {
     let spec: Spec = serde_json::from_str(&entry.body).map_err(|error| error.to_string())?;
-    let item = Override {
-        id: entry.id.as_str().into(),
+    let item = item(&entry.id, &spec, entry.expires)?;
+    Ok((spec, item))
+}
+
+/// The override that is written in a spec.
+pub(super) fn item(id: &str, spec: &Spec, expires: Timestamp) -> Result<Override, String> {
+    Ok(Override {
+        id: id.into(),
         matches: spec
             .matches
             .iter()
             .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
             .collect(),
         limit: spec.limit.as_deref().ok_or("without a limit")?.into(),
-        change: change(&spec)?,
-        expires_at: Some(entry.expires),
+        change: change(spec)?,
+        expires_at: Some(expires),
         author: spec.author.as_deref().map(Into::into),
         reason: spec.reason.as_deref().map(Into::into),
-    };
-    Ok((spec, item))
+    })
 }
 
 fn change(spec: &Spec) -> Result<Change, String> {
@@ -120,7 +125,7 @@ fn change(spec: &Spec) -> Result<Change, String> {
     })
 }
 
-fn moment(text: &str) -> Result<Timestamp, String> {
+pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let wrong = || "`expires_at` is no moment in time: write it as 2026-12-03T00:00:00Z".to_owned();
     let at: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
     u64::try_from(at.as_microsecond())

@@ -93,6 +93,11 @@ impl<C: Clock> Shared<C> {
         Arc::strong_count(&self.giving_back) - 1
     }
 
+    /// The store itself.
+    pub fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
     /// The replicas that share the store.
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
