@@ -76,9 +76,8 @@ pub enum Refusal {
     Unavailable(String),
 }
 
-#[derive(Default)]
 struct Known {
-    version: Option<Line>,
+    version: Line,
     set: Vec<Set>,
 }
 
@@ -104,7 +103,11 @@ impl Overrides {
             ledger,
             policy,
             live: Arc::default(),
-            known: Mutex::default(),
+            known: Mutex::new(Known {
+                // Budgets kept here from now on hear of resets, even if the store is first reached later.
+                version: Line::before(clock.now()),
+                set: Vec::new(),
+            }),
             refreshing: tokio::sync::Mutex::default(),
             listeners,
             clock: Arc::new(clock),
@@ -289,7 +292,7 @@ impl Overrides {
         let Some(mut news) = self.ledger.news(known).await? else {
             return Ok(());
         };
-        if news.version == Line::default() && known.is_some_and(|known| known > news.version) {
+        if news.version == Line::default() {
             self.restore().await;
             match self.ledger.news(known).await? {
                 Some(restored) => news = restored,
@@ -344,7 +347,7 @@ impl Overrides {
         );
         self.live.store(Arc::new(live));
         *self.known.lock() = Known {
-            version: Some(news.version),
+            version: news.version,
             set,
         };
         self.tell(&Happened::Overridden);
@@ -354,7 +357,9 @@ impl Overrides {
             let targets = reset
                 .ok()
                 .and_then(|reset| check::reset(&reset, &self.policy.load()).ok());
-            self.tell(&Happened::Reset(&targets.unwrap_or_default()));
+            let targets = targets.unwrap_or_default();
+            self.tell(&Happened::Reset(&targets));
+            tracing::info!(limits = targets.len(), "a caller's budgets start afresh here");
         }
     }
 

@@ -41,6 +41,13 @@ pub struct Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line(pub u64, pub u64);
 
+impl Line {
+    /// The version of whoever knows nothing yet and wants to hear of what is written from now on: no line's own.
+    pub fn before(now: Timestamp) -> Self {
+        Self((now.0 / Micros::from_millis(1).0).saturating_sub(1), 1_000_000_000)
+    }
+}
+
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -63,7 +70,7 @@ pub struct News {
     pub version: Line,
     /// All entries.
     pub entries: Vec<Entry>,
-    /// The lines since; none for who knew no version.
+    /// The lines since.
     pub notes: Vec<Note>,
 }
 
@@ -110,7 +117,7 @@ impl Ledger {
     ///
     /// # Errors
     /// When the store gave no answer.
-    pub async fn news(&self, known: Option<Line>) -> Result<Option<News>, CallError> {
+    pub async fn news(&self, known: Line) -> Result<Option<News>, CallError> {
         match self {
             Self::Memory(book) => Ok(book.lock().news(known)),
             Self::Redis(redis) => redis.news(known).await,
@@ -223,10 +230,10 @@ pub struct Book {
 }
 
 impl Book {
-    fn news(&self, known: Option<Line>) -> Option<News> {
+    fn news(&self, known: Line) -> Option<News> {
         let version = self.log.back().map(|note| note.line).unwrap_or_default();
-        let is_new = |note: &&Note| known.is_some_and(|known| known < note.line);
-        (known != Some(version)).then(|| News {
+        let is_new = |note: &&Note| known < note.line;
+        (known != version).then(|| News {
             version,
             entries: self.entries.values().cloned().collect(),
             notes: self.log.iter().filter(is_new).cloned().collect(),
@@ -327,21 +334,21 @@ mod tests {
         ];
         assert_eq!(told(&book), expected);
         assert!(book.log.iter().is_sorted_by_key(|note| note.line));
-        assert_eq!(book.news(None).unwrap().entries, []);
+        assert_eq!(book.news(Line::default()).unwrap().entries, []);
     }
 
     #[test]
     fn news_are_what_was_written_since() {
         let mut book = Book::default();
-        assert_eq!(book.news(None).unwrap().version, Line(0, 0));
-        assert!(book.news(Some(Line(0, 0))).is_none());
-        put(&mut book, "acme", "one", 9_000).unwrap();
-        let first = book.news(None).unwrap();
-        assert_eq!((first.entries.len(), first.notes.len()), (1, 0));
-        put(&mut book, "beta", "two", 9_000).unwrap();
-        let second = book.news(Some(first.version)).unwrap();
-        assert_eq!(second.notes.len(), 1);
-        assert!(book.news(Some(second.version)).is_none());
+        assert!(book.news(Line::default()).is_none());
+        put(&mut book, "gone", "zero", 9_000).unwrap();
+        let start = Line::before(Timestamp(6_000));
+        let news = book.news(start).unwrap();
+        assert_eq!((news.entries.len(), news.notes.len()), (1, 0));
+        let line = book.write(Timestamp(6_000), event::SET, "one", "", "");
+        let news = book.news(start).unwrap();
+        assert_eq!((news.version, news.notes.len()), (line, 1));
+        assert!(book.news(line).is_none());
     }
 
     #[test]

@@ -37,13 +37,12 @@ local function done()
 end
 ";
 
-/// ARGV[3..]: the version that is known, or nothing; how many lines to tell.
+/// ARGV[3..]: the version that is known, how many lines to tell.
 const NEWS: &str = "
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local version = last[1] and last[1][1] or '0-0'
 if version == ARGV[3] then return false end
-local notes = {}
-if ARGV[3] ~= '' then notes = redis.call('XRANGE', KEYS[2], '(' .. ARGV[3], '+', 'COUNT', ARGV[4]) end
+local notes = redis.call('XRANGE', KEYS[2], '(' .. ARGV[3], '+', 'COUNT', ARGV[4])
 return { version, redis.call('HGETALL', KEYS[1]), notes }";
 
 /// ARGV[3..]: event, field, id, end (us), seconds to live, body, how many there may be.
@@ -94,10 +93,9 @@ return 1";
 const TELL: &str = "return redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', ARGV[3])";
 
 impl Redis {
-    pub(in crate::store) async fn news(&self, known: Option<Line>) -> Result<Option<News>, CallError> {
-        let known = known.map(|Line(ms, n)| format!("{ms}-{n}"));
-        let args = [known.as_deref().unwrap_or_default(), &MOST_TOLD.to_string()];
-        let answer = self.tell(NEWS, &args).await?;
+    pub(in crate::store) async fn news(&self, known: Line) -> Result<Option<News>, CallError> {
+        let known = format!("{}-{}", known.0, known.1);
+        let answer = self.tell(NEWS, &[&known, &MOST_TOLD.to_string()]).await?;
         match answer {
             Value::Nil => Ok(None),
             answer => match news(answer) {
