@@ -1,7 +1,7 @@
 //! The only place that reads the time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::time::{Micros, Timestamp};
@@ -10,6 +10,10 @@ use crate::engine::time::{Micros, Timestamp};
 pub trait Clock: Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Timestamp;
+
+    /// What has passed since some instant in the past. Unlike [`Self::now`] it does not step when the clock
+    /// is set: what is measured with it are spans.
+    fn elapsed(&self) -> Micros;
 }
 
 /// The machine's wall clock.
@@ -22,6 +26,11 @@ impl Clock for SystemClock {
         // A clock before 1970 is a broken clock: it stands still at zero rather than panic.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(Micros::from(since).0)
+    }
+
+    fn elapsed(&self) -> Micros {
+        static BEGAN: OnceLock<Stopwatch> = OnceLock::new();
+        BEGAN.get_or_init(Stopwatch::start).elapsed().into()
     }
 }
 
@@ -67,10 +76,18 @@ impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
     }
+
+    fn elapsed(&self) -> Micros {
+        Micros(self.0.load(Ordering::SeqCst))
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
+    }
+
+    fn elapsed(&self) -> Micros {
+        (**self).elapsed()
     }
 }

@@ -16,4 +16,4 @@ pub mod response;
 pub mod time;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

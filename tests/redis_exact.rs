@@ -12,7 +12,7 @@ use cota::config::{Source, load};
 use cota::engine::budget::Outcome;
 use cota::engine::decision::Decision;
 use cota::engine::descriptor::Request;
-use cota::engine::limit::{Excess, ExcessAction, Limit, Unit};
+use cota::engine::limit::{Excess, ExcessAction, Factor, FailureMode, Limit, Unit};
 use cota::engine::policy::{Domain, Policy};
 use cota::engine::resolve::resolve;
 use cota::engine::time::Micros;
@@ -80,9 +80,7 @@ impl Replica {
 
     /// What the budgets show, once all is back that is on its way.
     async fn remaining(&self, domain: &Domain, descriptors: Descriptors) -> Vec<u64> {
-        let decision = self.ask(domain, descriptors, 0).await;
-        let verdicts = decision.verdicts.iter();
-        verdicts.map(|verdict| verdict.view.remaining).collect()
+        remaining_of(&self.ask(domain, descriptors, 0).await)
     }
 
     async fn settled(&self) {
@@ -92,6 +90,11 @@ impl Replica {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+fn remaining_of(decision: &Decision) -> Vec<u64> {
+    let verdicts = decision.verdicts.iter();
+    verdicts.map(|verdict| verdict.view.remaining).collect()
 }
 
 /// What was let pass of requests that were all in flight at once, in requests and in units.
@@ -153,6 +156,9 @@ async fn is_exact(url: &str, servers: &[&Server]) {
     let replicas = [Replica::start(url).await, Replica::start(url).await];
     let afresh = async |domain: &Arc<Domain>, descriptors, costs: &[u64]| {
         servers.iter().for_each(|server| drop(server.ask(&["FLUSHALL"])));
+        replicas
+            .iter()
+            .for_each(|replica| replica.shared.forget_refusals());
         let passed = flood(&replicas, domain, descriptors, costs).await;
         expire(servers);
         passed
@@ -338,6 +344,7 @@ async fn changed_numbers_hold_at_once_for_what_was_spent() {
 /// The keys of a service that answers with these headers, and how many headers that are.
 async fn keys_with(headers: &str, server: &Server, replica: &Replica) -> (Vec<String>, usize) {
     server.ask(&["FLUSHALL"]);
+    replica.shared.forget_refusals();
     let text = format!(
         "domain: api\nresponse: {{headers: [{headers}]}}\ndescriptors:\n  - key: tenant\n    rate_limits:\n      \
          - {{name: a, unit: year, requests_per_unit: 9}}\n      - {{name: b, unit: week, requests_per_unit: 3}}\n"
@@ -493,4 +500,139 @@ fn runtime() -> tokio::runtime::Runtime {
         .enable_all()
         .build()
         .unwrap()
+}
+
+/// How often the server ran the script.
+fn script_runs(server: &Server) -> u64 {
+    let stats = server.text(&["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        let (command, rest) = line.split_once(":calls=")?;
+        let calls: u64 = rest.split(',').next()?.parse().unwrap();
+        (command.starts_with("cmdstat_eval")).then_some(calls)
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+#[tokio::test]
+async fn a_refused_caller_costs_the_store_nothing() {
+    let server = Server::start(&[]);
+    let replica = Replica::start(&server.url()).await;
+    let domain = Arc::new(domain([
+        (&[("tenant", None)], vec![fixed("tenant", 10, Unit::Year)]),
+        (
+            &[("tenant", None), ("key", None)],
+            vec![fixed("key", 100, Unit::Year)],
+        ),
+    ]));
+    let both: Descriptors = &[&[("tenant", "acme")], &[("tenant", "acme"), ("key", "k1")]];
+    assert!(!replica.ask(&domain, both, 8).await.refused);
+    let told = replica.ask(&domain, both, 5).await;
+    assert!(told.refused && !told.unasked);
+
+    // Memory holds a second at most: how often the store was asked follows from how long this took.
+    let (watch, before) = (Stopwatch::start(), script_runs(&server));
+    let mut unasked = 0;
+    for _ in 0..500 {
+        let decision = replica.ask(&domain, both, 5).await;
+        assert!(decision.refused);
+        assert_eq!(remaining_of(&decision), [2, 92]);
+        unasked += u64::from(decision.unasked);
+    }
+    let asked = script_runs(&server) - before;
+    // Heartbeats are scripts as well.
+    let most = 2 * (watch.elapsed().as_secs() + 1);
+    assert!(asked <= most && unasked >= 500 - most, "{asked} {unasked}");
+
+    // A cheaper request, another budget and another caller are judged by themselves.
+    assert!(!replica.ask(&domain, both, 1).await.refused);
+    assert!(
+        !replica
+            .ask(&domain, &[&[("tenant", "acme"), ("key", "k2")]], 5)
+            .await
+            .refused
+    );
+    assert!(!replica.ask(&domain, &[&[("tenant", "other")]], 5).await.refused);
+    // A limit that was raised meanwhile holds at once.
+    assert!(replica.ask(&domain, both, 5).await.refused);
+    let raised = of_tenants(fixed("tenant", 20, Unit::Year));
+    assert!(!replica.ask(&raised, TENANT, 5).await.refused);
+}
+
+#[tokio::test]
+async fn a_refusal_is_forgotten_when_units_come_back() {
+    let server = Server::start(&[]);
+    let (here, elsewhere) = (
+        Replica::start(&server.url()).await,
+        Replica::start(&server.url()).await,
+    );
+    let domain = of_tenants(fixed("tenant", 10, Unit::Year));
+    assert!(!here.ask(&domain, TENANT, 10).await.refused);
+    assert!(here.ask(&domain, TENANT, 1).await.refused);
+    // Here: at once.
+    here.put(&domain, &refunding(request(TENANT), 3)).await;
+    assert!(!here.ask(&domain, TENANT, 3).await.refused);
+    // Elsewhere: after a second at most.
+    assert!(here.ask(&domain, TENANT, 1).await.refused);
+    elsewhere.put(&domain, &refunding(request(TENANT), 3)).await;
+    let watch = Stopwatch::start();
+    while here.ask(&domain, TENANT, 1).await.refused {
+        assert!(watch.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // And so is data that the store lost.
+    assert!(here.ask(&domain, TENANT, 9).await.refused);
+    server.ask(&["FLUSHALL"]);
+    here.shared.forget_refusals();
+    assert!(!here.ask(&domain, TENANT, 9).await.refused);
+}
+
+#[tokio::test]
+async fn debts_are_charged_however_often_they_refuse() {
+    let server = Server::start(&[]);
+    let replica = Replica::start(&server.url()).await;
+    let domain = of_tenants(Limit {
+        overdraft: true,
+        ..fixed("tenant", 100, Unit::Year)
+    });
+    for spent in [100, 120, 140, 160] {
+        let decision = replica
+            .ask(&domain, TENANT, if spent == 100 { 100 } else { 20 })
+            .await;
+        assert_eq!((decision.refused, decision.unasked), (spent > 100, false));
+    }
+    // Which of a look may be remembered.
+    assert!(replica.ask(&domain, TENANT, 0).await.unasked);
+    let refunded = replica.put(&domain, &refunding(request(TENANT), 65)).await;
+    assert_eq!(remaining_of(&refunded), [5]);
+}
+
+#[tokio::test]
+async fn one_replica_lets_pass_ten_times_a_limit_at_most_whatever_the_store_says() {
+    let nobody = Server::absent(&[]);
+    let client = Client::start(nobody.url().parse().unwrap(), TlsFiles::default(), SCRIPT).unwrap();
+    let replica = Replica {
+        shared: Shared::start(
+            Redis::new(client, Duration::from_millis(10)),
+            Replicas::fixed(1),
+            SystemClock,
+            1_000,
+            Duration::from_millis(10),
+            Box::new(|_| {}),
+        ),
+    };
+    let allowing = Limit {
+        failure_mode: FailureMode::Allow,
+        barrier: Some(Factor::BARRIER),
+        ..fixed("l", 20, Unit::Year)
+    };
+    let domain = of_tenants(allowing);
+    let mut passed = 0;
+    for _ in 0..300 {
+        let asked = request(TENANT);
+        let mut resolved = resolve(Some(&domain), &asked, false, SystemClock.now());
+        let decision = replica.shared.decide(&mut resolved, Micros::ZERO).await.unwrap();
+        assert_eq!(decision.unasked, decision.refused);
+        passed += u64::from(!decision.refused);
+    }
+    assert_eq!(passed, 200);
 }

@@ -52,13 +52,13 @@ const DESCRIPTOR: &[&str] = &[
 #[rustfmt::skip]
 const LIMIT: &[&str] = &[
     "unit", "period", "requests_per_unit", "name", "unlimited", "replaces", "algorithm", "burst",
-    "max_wait", "counts", "overdraft", "excess", "failure_mode", "time_zone", "plan_entry", "plans",
+    "max_wait", "counts", "overdraft", "excess", "failure_mode", "local_barrier", "time_zone", "plan_entry", "plans",
     "default_plan", "attribute_to", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric",
     "value_to_metric", "metadata",
 ];
 #[rustfmt::skip]
 const DEFAULTS: &[&str] = &[
-    "algorithm", "burst", "max_wait", "counts", "overdraft", "excess", "failure_mode", "time_zone",
+    "algorithm", "burst", "max_wait", "counts", "overdraft", "excess", "failure_mode", "local_barrier", "time_zone",
     "plan_entry", "default_plan", "attribute_to", "unlimited", "replaces", "shadow_mode", "quota_mode",
     "detailed_metric", "value_to_metric",
 ];
@@ -73,10 +73,7 @@ const INCUMBENT: &[&str] = &[
 
 /// Keys of the policy language whose behaviour this version does not have. Refused by name: a limit
 /// that silently lacks its barrier is worse than none.
-const NOT_BUILT: &[(&str, &[Place])] = &[
-    ("max_overshoot", &[Place::Limit, Place::Defaults, Place::PlanRow]),
-    ("local_barrier", &[Place::Limit, Place::Defaults]),
-];
+const NOT_BUILT: &[(&str, &[Place])] = &[("max_overshoot", &[Place::Limit, Place::Defaults, Place::PlanRow])];
 
 /// Fields of Envoy's own `rate_limits` actions and of its filter.
 #[rustfmt::skip]

@@ -122,6 +122,8 @@ pub struct RawLimit {
     pub excess: Option<RawExcess>,
     /// `failure_mode`
     pub failure_mode: Option<At<FailureMode>>,
+    /// `local_barrier`; `None` inside: `off`
+    pub local_barrier: Option<At<Option<Factor>>>,
     /// `time_zone`
     pub time_zone: Option<At<String>>,
     /// `plan_entry`

@@ -124,6 +124,8 @@ pub struct Decision {
     pub wait: Micros,
     /// Part of it was decided without the store.
     pub degraded: bool,
+    /// It is a refusal that was known without asking the store.
+    pub unasked: bool,
 }
 
 /// What one budget had to say, and what became of it.

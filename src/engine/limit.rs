@@ -235,6 +235,8 @@ pub struct Limit {
     pub excess: Option<Excess>,
     /// What a request gets when the store gives no answer in time.
     pub failure_mode: FailureMode,
+    /// How many times the limit one replica asks a shared store for, of one budget; `None`: without end.
+    pub barrier: Option<Factor>,
     /// Decided and recorded, never enforced.
     pub shadow: bool,
     /// Refuses only together with every other quota descriptor of the request.
@@ -268,12 +270,31 @@ impl Limit {
             overdraft: false,
             excess: None,
             failure_mode: FailureMode::default(),
+            barrier: Some(Factor::BARRIER),
             shadow: false,
             quota: false,
             replaces: Vec::new(),
             overrides: OverrideIndex::default(),
             identity,
         }
+    }
+}
+
+/// A multiple of a number of units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Factor {
+    /// 2.5x is 2,500.
+    pub thousandths: u64,
+}
+
+impl Factor {
+    /// Of a barrier where none is written.
+    pub const BARRIER: Self = Self { thousandths: 10_000 };
+
+    /// That many times `n`, as far as the engine counts.
+    pub fn times(self, n: u64) -> u64 {
+        let product = u128::from(n) * u128::from(self.thousandths) / 1_000;
+        u64::try_from(product).unwrap_or(u64::MAX).min(MAX_LIMIT)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::descriptor::{AddressRule, Descriptor, Entry, Request, WireOverride};
 use super::key::Identity;
 use super::limit::{
-    Algorithm, Counts, Excess, ExcessAction, FailureMode, Limit, Numbers, Period, Plans, Unit, windows_of,
+    Algorithm, Counts, Excess, ExcessAction, Factor, Limit, Numbers, Period, Plans, Unit, windows_of,
 };
 use super::overrides::{Change, Override, OverrideIndex};
 use super::policy::{Domain, KeyRules, Level, Match, Node, Pattern};
@@ -126,7 +126,7 @@ fn address_rule(text: &str) -> AddressRule {
 
 /// A limit: `10/minute` or `unlimited`, then words. `sliding`, `token`, `leaky`, `burst:5`, `wait:500`
 /// (ms), `zone:UTC`; `name:a`, `replaces:a`, `shadow`, `quota`, `overdraft`, `counts:hits`,
-/// `excess:150`; `plans:entry,free=10,pro=100,gold=unlimited` (the first row is the default);
+/// `excess:150`, `barrier:2.5`; `plans:entry,free=10,pro=100,gold=unlimited` (the first row is the default);
 /// `override:key=value,x3` (or `=5`, `unlimited`; `@20` seconds after the start it expires).
 fn limit(domain: &str, keys: &[&str], text: &str) -> Limit {
     let mut words = text.split(' ');
@@ -160,18 +160,13 @@ fn limit(domain: &str, keys: &[&str], text: &str) -> Limit {
     };
     let name = value("name");
     let period: Period = unit.period();
+    let identity = Identity::new(domain, keys, name, &algorithm, &period);
     let listed = |name| words.iter().filter(move |(word, _)| *word == name);
     Limit {
         label: name
             .map_or_else(|| format!("{}/{}", keys.join("."), period.text), Into::into)
             .into(),
-        name: name.map(Into::into),
-        identity: Identity::new(domain, keys, name, &algorithm, &period),
-        algorithm,
-        period,
-        numbers,
         plans: value("plans").map(|rows| plans(rows, numbers)),
-        attribute_to: None,
         counts: match value("counts") {
             Some("requests") => Counts::Requests,
             Some("hits") => Counts::Hits,
@@ -182,11 +177,18 @@ fn limit(domain: &str, keys: &[&str], text: &str) -> Limit {
             action: ExcessAction::Degrade,
             up_to_percent: u32::try_from(percent).unwrap(),
         }),
-        failure_mode: FailureMode::Local,
+        barrier: match value("barrier") {
+            Some("off") => None,
+            Some(factor) => Some(Factor {
+                thousandths: (factor.parse::<f64>().unwrap() * 1_000.0) as u64,
+            }),
+            None => (!has("overdraft")).then_some(Factor::BARRIER),
+        },
         shadow: has("shadow"),
         quota: has("quota"),
         replaces: listed("replaces").map(|(_, name)| (*name).into()).collect(),
         overrides: OverrideIndex::new(listed("override").map(|(_, text)| Arc::new(over(text))).collect()),
+        ..Limit::plain(name, identity, algorithm, period, numbers)
     }
 }
 

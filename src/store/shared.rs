@@ -21,12 +21,17 @@ use crate::engine::budget::{Outcome, State, View};
 use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
 use crate::engine::limit::FailureMode;
 use crate::engine::resolve::{Charge, Resolved};
-use crate::engine::time::Micros;
+use crate::engine::time::{Micros, Timestamp};
 
+mod barrier;
 mod local;
 mod outages;
+mod remembered;
 mod replicas;
 mod selftest;
+
+use barrier::Barrier;
+use remembered::{Remembered, States};
 
 pub use outages::{Outages, ShardOutage};
 pub use replicas::Replicas;
@@ -47,6 +52,8 @@ pub struct Shared<C> {
     /// not hand out a fresh budget each time.
     local: Memory<C>,
     outages: Arc<Outages>,
+    remembered: Arc<Remembered>,
+    barrier: Barrier,
     /// Held by each task that gives back.
     giving_back: Arc<()>,
     replicas: Replicas,
@@ -70,6 +77,8 @@ impl<C: Clock + Clone> Shared<C> {
             redis,
             local: Memory::new(clock.clone(), max_keys),
             outages: Arc::default(),
+            remembered: Arc::default(),
+            barrier: Barrier::default(),
             giving_back: Arc::default(),
             replicas,
             clock,
@@ -82,7 +91,7 @@ impl<C: Clock + Clone> Shared<C> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock + Clone> Shared<C> {
     /// What is known of outages.
     pub fn outages(&self) -> &Outages {
         &self.outages
@@ -101,6 +110,11 @@ impl<C: Clock> Shared<C> {
     /// The replicas that share the store.
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
+    }
+
+    /// Asks the store again for everybody: budgets have started afresh in it.
+    pub fn forget_refusals(&self) {
+        self.remembered.forget_all(self.clock.elapsed());
     }
 
     /// What is out now, for people.
@@ -219,25 +233,98 @@ impl<C: Clock> Shared<C> {
                     Return::of_evaluated(i, &resolved.charges[usize::from(i)], &evaluated[usize::from(i)])
                 })
                 .collect();
-            GiveBack::of(resolved, &returns, now)
+            Some((
+                self.remembered.caller(resolved, group),
+                GiveBack::of(resolved, &returns, now)?,
+            ))
         };
         self.give_back_later(groups.iter().zip(answers).filter_map(part).collect())
     }
 
-    /// Gives back in the background. What does not arrive is lost to the caller until its budget
+    /// The answer to a request that asks for more than one replica lets it ask.
+    fn stopped(&self, resolved: &Resolved<'_>) -> Option<Decision> {
+        let now = self.clock.now();
+        let stops = |charge| self.barrier.stops(resolved, charge, now);
+        let (at, wait) = resolved
+            .charges
+            .iter()
+            .enumerate()
+            .find_map(|(i, charge)| stops(charge).map(|wait| (i, wait)))?;
+        let verdict = |(i, charge): (usize, &Charge<'_>)| {
+            if i == at {
+                denied(charge, wait, now)
+            } else {
+                untouched(charge, now)
+            }
+        };
+        Some(Decision {
+            refused: true,
+            verdicts: resolved.charges.iter().enumerate().map(verdict).collect(),
+            unasked: true,
+            ..Decision::default()
+        })
+    }
+
+    /// Keeps what the store held where it refused, and forgets what it held where it was given back to.
+    fn remember(
+        &self,
+        resolved: &Resolved<'_>,
+        groups: &[Group],
+        answers: &[Result<Reply, CallError>],
+        decision: &Decision,
+        wait_cap: Micros,
+        asked: Micros,
+    ) {
+        let refunds = |group: &Group| group.iter().any(|&i| resolved.charges[usize::from(i)].refund > 0);
+        let refunded = groups.iter().filter(|group| refunds(group));
+        self.remembered.forget(
+            refunded.map(|group| self.remembered.caller(resolved, group)),
+            self.clock.elapsed(),
+        );
+        if !decision.refused && self.remembered.is_empty() {
+            return;
+        }
+        let now = self.clock.elapsed();
+        for (group, answer) in groups.iter().zip(answers) {
+            if let (Ok(reply), false) = (answer, decision.degraded || refunds(group)) {
+                let after = |(i, evaluation): (u16, Evaluation)| {
+                    let charged = decision.verdicts[usize::from(i)].charged;
+                    (
+                        i,
+                        if charged {
+                            evaluation.charged
+                        } else {
+                            evaluation.base
+                        },
+                    )
+                };
+                let states = States {
+                    slots: evaluations(resolved, group, reply, wait_cap).map(after).collect(),
+                    held: reply.now,
+                };
+                self.remembered
+                    .keep(resolved, &states, decision.refused, asked, now);
+            }
+        }
+    }
+
+    /// Gives back to callers in the background. What does not arrive is lost to the caller until its budget
     /// recovers; nobody gains any.
-    fn give_back_later(&self, parts: SmallVec<[GiveBack; 2]>) -> Option<JoinHandle<()>> {
+    fn give_back_later(&self, parts: SmallVec<[(u128, GiveBack); 2]>) -> Option<JoinHandle<()>> {
         if parts.is_empty() {
             return None;
         }
         let under_way = Arc::clone(&self.giving_back);
         let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
+        let (remembered, clock) = (Arc::clone(&self.remembered), self.clock.clone());
         Some(tokio::spawn(async move {
-            for failure in join_all(parts.into_iter().map(|part| redis.give_back(part))).await {
+            let callers: SmallVec<[u128; 2]> = parts.iter().map(|(caller, _)| *caller).collect();
+            for failure in join_all(parts.into_iter().map(|(_, part)| redis.give_back(part))).await {
                 if let Err(error) = failure {
                     outages.failed(&error, || redis.client().shards());
                 }
             }
+            remembered.forget(callers.into_iter(), clock.elapsed());
             drop(under_way);
         }))
     }
@@ -249,6 +336,13 @@ impl<C: Clock + Clone> Store for Shared<C> {
         let wait_cap = wait_cap.saturating_sub(self.timeout.into());
         let watch = Stopwatch::start();
         let groups = groups(resolved);
+        let asked = self.clock.elapsed();
+        if let Some(refusal) = self.remembered.refuse(resolved, &groups, wait_cap, asked) {
+            return Ok(refusal);
+        }
+        if let Some(refusal) = self.stopped(resolved) {
+            return Ok(refusal);
+        }
         let alone = groups.len() == 1;
         let answers: SmallVec<[_; 2]> = if alone {
             [self.ask(resolved, &groups[0], wait_cap, true).await]
@@ -261,6 +355,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .into()
         };
         let (decision, given) = self.fold(resolved, &groups, &answers, wait_cap);
+        self.remember(resolved, &groups, &answers, &decision, wait_cap, asked);
         if let Some(given) = given {
             // Whoever asks after this answer finds the units back, unless that takes longer than the store
             // may: it goes on whether waited for or not.
@@ -275,6 +370,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
         let mut local = Group::new();
         let mut parts = SmallVec::new();
         for group in groups(resolved) {
+            let caller = self.remembered.caller(resolved, &group);
             let (here, there): (Group, Group) = group
                 .into_iter()
                 .partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
@@ -290,7 +386,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
                     )
                 })
                 .collect();
-            parts.extend(GiveBack::of(resolved, &returns, now));
+            parts.extend(GiveBack::of(resolved, &returns, now).map(|part| (caller, part)));
         }
         drop(self.give_back_later(parts));
         self.give_back_locally(resolved, &local, decision);
@@ -326,30 +422,43 @@ fn standing_in(verdict: &Verdict) -> Evaluation {
 }
 
 /// The verdict of a limit whose store gave no answer, by a mode that keeps nothing.
-fn without_store(charge: &Charge<'_>, mode: FailureMode, now: crate::engine::time::Timestamp) -> Verdict {
+fn without_store(charge: &Charge<'_>, mode: FailureMode, now: Timestamp) -> Verdict {
+    let verdict = if mode == FailureMode::Deny && charge.spend.is_some() {
+        denied(charge, DENIED_FOR, now)
+    } else {
+        untouched(charge, now)
+    };
+    Verdict {
+        degraded: Some(mode),
+        ..verdict
+    }
+}
+
+/// The verdict of a limit that refuses for so long without knowing more.
+fn denied(charge: &Charge<'_>, wait: Micros, now: Timestamp) -> Verdict {
+    Verdict {
+        outcome: Outcome::Deny {
+            retry_after: Some(wait),
+        },
+        view: View {
+            remaining: 0,
+            reset: wait,
+            next_unit: wait,
+        },
+        ..untouched(charge, now)
+    }
+}
+
+/// The verdict of a limit of whose budget nothing is known: as if it were whole.
+fn untouched(charge: &Charge<'_>, now: Timestamp) -> Verdict {
     let terms = charge.terms();
-    let denied = mode == FailureMode::Deny && charge.spend.is_some();
     Verdict {
         at: now,
-        outcome: if denied {
-            Outcome::Deny {
-                retry_after: Some(DENIED_FOR),
-            }
-        } else {
-            Outcome::Allow
-        },
-        view: if denied {
-            View {
-                remaining: 0,
-                reset: DENIED_FOR,
-                next_unit: DENIED_FOR,
-            }
-        } else {
-            terms.view(terms.advance(State::default(), now).0, now)
-        },
+        outcome: Outcome::Allow,
+        view: terms.view(terms.advance(State::default(), now).0, now),
         capacity: terms.capacity(),
         charged: false,
         clamped: false,
-        degraded: Some(mode),
+        degraded: None,
     }
 }

@@ -6,8 +6,7 @@ use super::*;
 use crate::engine::decision::{Slot, evaluate, settle};
 use crate::engine::descriptor::{Descriptor, Entry, WireOverride};
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Unit};
-use crate::engine::overrides::OverrideIndex;
+use crate::engine::limit::{Algorithm, Limit, Numbers, Unit};
 use crate::engine::policy::{KeyRules, Level, Match, Node};
 use crate::engine::resolve::resolve;
 use crate::engine::time::{Micros, Timestamp};
@@ -274,27 +273,15 @@ fn policy(version: u64, domains: &[Rules<'_>]) -> Policy {
 
 fn limit(domain: &str, key: &str, units: u64, shadow: bool) -> Limit {
     let period = Unit::Minute.period();
+    let identity = Identity::new(domain, &[key], Some(key), &Algorithm::TokenBucket, &period);
+    let numbers = Numbers {
+        requests_per_unit: units,
+        burst: units,
+        max_wait: Micros::ZERO,
+        unlimited: false,
+    };
     Limit {
-        label: key.into(),
-        name: Some(key.into()),
-        identity: Identity::new(domain, &[key], Some(key), &Algorithm::TokenBucket, &period),
-        algorithm: Algorithm::TokenBucket,
-        period,
-        numbers: Numbers {
-            requests_per_unit: units,
-            burst: units,
-            max_wait: Micros::ZERO,
-            unlimited: false,
-        },
-        plans: None,
-        attribute_to: None,
-        counts: Counts::Cost,
-        overdraft: false,
-        excess: None,
-        failure_mode: FailureMode::Local,
         shadow,
-        quota: false,
-        replaces: Vec::new(),
-        overrides: OverrideIndex::default(),
+        ..Limit::plain(Some(key), identity, Algorithm::TokenBucket, period, numbers)
     }
 }

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use cota::engine::budget::State;
 use cota::engine::descriptor::{Descriptor, Entry, Request};
 use cota::engine::key::Identity;
-use cota::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period, Unit, windows_of};
-use cota::engine::overrides::OverrideIndex;
+use cota::engine::limit::{Algorithm, Limit, Numbers, Period, Unit, windows_of};
 use cota::engine::policy::{Domain, KeyRules, Level, Match, Node, Policy};
 use cota::engine::time::{Micros, Timestamp, Windows};
 
@@ -68,28 +67,17 @@ pub fn every(mut limit: Limit, millis: u64) -> Limit {
 }
 
 fn limit(name: &str, algorithm: Algorithm, period: Period, units: u64) -> Limit {
+    let identity = Identity::new("", &[], None, &algorithm, &period);
+    let numbers = Numbers {
+        requests_per_unit: units,
+        burst: units,
+        max_wait: Micros::ZERO,
+        unlimited: false,
+    };
     Limit {
-        label: name.into(),
-        name: Some(name.into()),
-        identity: Identity::new("", &[], None, &algorithm, &period),
-        algorithm,
-        period,
-        numbers: Numbers {
-            requests_per_unit: units,
-            burst: units,
-            max_wait: Micros::ZERO,
-            unlimited: false,
-        },
-        plans: None,
-        attribute_to: None,
-        counts: Counts::Cost,
-        overdraft: false,
-        excess: None,
-        failure_mode: FailureMode::Local,
-        shadow: false,
-        quota: false,
-        replaces: Vec::new(),
-        overrides: OverrideIndex::default(),
+        // It has a test of its own; here many requests come at one instant.
+        barrier: None,
+        ..Limit::plain(Some(name), identity, algorithm, period, numbers)
     }
 }
 

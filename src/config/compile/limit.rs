@@ -86,6 +86,7 @@ impl<'r> Compiler<'r, '_, '_> {
         };
         let excess = self.excess(raw);
         let overdraft = self.overdraft(raw, &algorithm, quota, excess.is_some());
+        let barrier = self.barrier(raw, overdraft, shadow);
         let name = raw.name.as_ref().map(|name| name.value.as_str());
         if let Some(at) = raw.name.as_ref().filter(|name| name.value == SAFETY_CEILING) {
             self.error(at.span, format!("the name `{SAFETY_CEILING}` is reserved"))
@@ -127,6 +128,7 @@ impl<'r> Compiler<'r, '_, '_> {
             excess,
             failure_mode: pick(&raw.failure_mode, &defaults.failure_mode)
                 .map_or_else(Default::default, |at| at.value),
+            barrier,
             shadow,
             quota,
             replaces: replaces.iter().map(|name| name.value.as_str().into()).collect(),
@@ -324,6 +326,27 @@ impl<'r> Compiler<'r, '_, '_> {
         self.error(span, format!("`overdraft` does not go with {clash}"))
             .help("a debt needs `fixed_window` or `token_bucket`, without `quota_mode` and `excess`");
         true
+    }
+}
+
+impl Compiler<'_, '_, '_> {
+    /// How many times the limit one replica asks the store for. Debts must be charged whatever happens, and
+    /// what is observed must not be spared anything.
+    fn barrier(&mut self, raw: &RawLimit, overdraft: bool, shadow: bool) -> Option<limit::Factor> {
+        let written = raw.local_barrier.as_ref();
+        if let Some(at) = written.filter(|at| overdraft && at.value.is_some()) {
+            self.error(at.span, "`local_barrier` does not go with `overdraft`")
+                .help("a debt is charged with every attempt: take `local_barrier` out");
+        }
+        if overdraft || shadow {
+            return None;
+        }
+        let factor = pick(&raw.local_barrier, &self.policy.defaults.local_barrier);
+        factor.map_or(Some(limit::Factor::BARRIER), |at| {
+            at.value.map(|factor| limit::Factor {
+                thousandths: factor.0.into(),
+            })
+        })
     }
 }
 

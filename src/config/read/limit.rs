@@ -1,7 +1,7 @@
 //! Limits, their defaults, plan rows, and the flags that descriptors share with them.
 
 use super::super::keys::Place;
-use super::super::raw::{Algorithm, ExcessAction, RawDescriptor, RawExcess, RawFlags, RawLimit};
+use super::super::raw::{Algorithm, ExcessAction, Factor, RawDescriptor, RawExcess, RawFlags, RawLimit};
 use super::super::yaml::{Kind, Node};
 use super::{At, Field, Reader};
 use crate::engine::limit::{Counts, FailureMode};
@@ -84,6 +84,7 @@ impl Reader<'_, '_> {
                     let words = FailureMode::ALL.map(|mode| (mode.name(), mode));
                     limit.failure_mode = self.choice(&field, &words);
                 }
+                "local_barrier" => limit.local_barrier = self.barrier(&field),
                 "time_zone" => limit.time_zone = self.text(&field),
                 "plan_entry" => limit.plan_entry = self.text(&field),
                 "plans" => limit.plans = self.plans(&field),
@@ -151,6 +152,27 @@ impl Reader<'_, '_> {
             ("leaky_bucket", Algorithm::LeakyBucket),
         ];
         self.choice(field, &words)
+    }
+
+    /// `10`, `2.5` or `off`.
+    fn barrier(&mut self, field: &Field<'_>) -> Option<At<Option<Factor>>> {
+        let (text, _) = self.scalar(field)?;
+        if text == "off" {
+            return Some(At {
+                value: None,
+                span: field.value.span,
+            });
+        }
+        let factor = self.factor(field)?;
+        if factor.value.0 < 1_000 {
+            self.error(factor.span, "a barrier below the limit")
+                .help("write how many times the limit one replica may ask for, 1 or more, or `off`");
+            return None;
+        }
+        Some(At {
+            value: Some(factor.value),
+            span: factor.span,
+        })
     }
 
     fn excess(&mut self, field: &Field<'_>) -> Option<RawExcess> {

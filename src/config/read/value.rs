@@ -200,7 +200,7 @@ impl Reader<'_, '_> {
     }
 
     /// The scalar of a field that must have one.
-    fn scalar<'n>(&mut self, field: &Field<'n>) -> Option<(&'n str, bool)> {
+    pub(super) fn scalar<'n>(&mut self, field: &Field<'n>) -> Option<(&'n str, bool)> {
         match &field.value.kind {
             Kind::Scalar { text, plain } => Some((text, *plain)),
             Kind::Bad => None,

@@ -9,8 +9,7 @@ use super::node::ShardId;
 use super::{Redis, script, slots};
 use crate::clock::Clock;
 use crate::engine::key::Identity;
-use crate::engine::limit::{Algorithm, Counts, FailureMode, Limit, Numbers, Period};
-use crate::engine::overrides::OverrideIndex;
+use crate::engine::limit::{Algorithm, Limit, Numbers, Period};
 use crate::engine::resolve::{Charge, Found, LimitRef, Met, Resolved};
 use crate::engine::time::{Micros, Timestamp};
 use crate::store::Reply;
@@ -104,29 +103,14 @@ fn limit() -> Limit {
         text: "10s".into(),
     };
     let algorithm = Algorithm::TokenBucket;
-    Limit {
-        label: "selftest".into(),
-        name: None,
-        identity: Identity::new("cota", &["selftest"], None, &algorithm, &period),
-        algorithm,
-        period,
-        numbers: Numbers {
-            requests_per_unit: 1,
-            burst: 1,
-            max_wait: Micros::ZERO,
-            unlimited: false,
-        },
-        plans: None,
-        attribute_to: None,
-        counts: Counts::Requests,
-        overdraft: false,
-        excess: None,
-        failure_mode: FailureMode::Deny,
-        shadow: false,
-        quota: false,
-        replaces: Vec::new(),
-        overrides: OverrideIndex::default(),
-    }
+    let identity = Identity::new("cota", &["selftest"], None, &algorithm, &period);
+    let numbers = Numbers {
+        requests_per_unit: 1,
+        burst: 1,
+        max_wait: Micros::ZERO,
+        unlimited: false,
+    };
+    Limit::plain(None, identity, algorithm, period, numbers)
 }
 
 /// A request of one unit.

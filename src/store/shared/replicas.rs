@@ -67,6 +67,7 @@ pub(super) async fn beat<C: Clock>(shared: Weak<Shared<C>>) {
     loop {
         tick.tick().await;
         let Some(shared) = shared.upgrade() else { return };
+        shared.remembered.sweep(shared.clock.elapsed());
         // A failure is seen by the calls that matter; the last count stands.
         if let Ok(live) = shared.redis.heartbeat(shared.replicas.id).await {
             shared.replicas.count(live);
