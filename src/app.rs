@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock::SystemClock;
 use crate::config::watch::{Outcome, ReadError, Reloader};
 use crate::engine::policy::Policy;
+use crate::engine::reset;
 use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
 use crate::http::{self, Admin, BadToken, Readiness};
@@ -172,7 +173,13 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             tracing::info!("store memory: budgets start full and are lost at the end");
             evictions(&mut registry, Arc::clone(&store), |store| store);
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store));
-            let overrides = overrides(Ledger::in_memory(), &service, &mut registry, &store, |store| store);
+            let overrides = overrides(
+                Ledger::in_memory(),
+                &service,
+                &mut registry,
+                &store,
+                Memory::reset,
+            );
             tracing::info!("overrides set at run time are lost at the end");
             let degraded = Box::new(Vec::new);
             let served = service.run(store, overrides, registry, degraded, signals).await;
@@ -185,7 +192,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store.local()));
             known(&store).await;
             let ledger = Ledger::Redis(store.redis().clone());
-            let overrides = overrides(ledger, &service, &mut registry, &store, |store| store.local());
+            let overrides = overrides(ledger, &service, &mut registry, &store, Shared::reset);
             // Nobody is told that this replica is ready before it decides as the others do.
             if let Err(error) = overrides.refresh().await {
                 tracing::warn!(%error, "no overrides are known yet: they are read when the store answers");
@@ -241,17 +248,18 @@ async fn known(store: &Shared<SystemClock>) {
     }
 }
 
-/// The overrides of that ledger. Budgets in memory hear of resets.
+/// The overrides of that ledger. What is kept here hears of resets.
 fn overrides<S: Send + Sync + 'static>(
     ledger: Ledger,
     service: &Service,
     registry: &mut Registry,
     store: &Arc<S>,
-    memory: fn(&S) -> &Memory<SystemClock>,
+    reset: fn(&S, &[reset::Target]),
 ) -> Arc<Overrides> {
     let store = Arc::clone(store);
     let forget = move |happened: &Happened<'_>| match happened {
-        Happened::Reset(targets) => memory(&store).reset(targets),
+        Happened::Reset(targets) => reset(&store, targets),
+        // Numbers change with the next request: what is remembered are states.
         Happened::Overridden => {}
     };
     let policy = Arc::clone(&service.policy);

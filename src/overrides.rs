@@ -227,7 +227,9 @@ impl Overrides {
         let named = |target: &Target| {
             let values = target.values();
             let key = target.key(&values);
-            spec.matches.keys().all(|name| key.tag().any(|(own, _)| own == name))
+            spec.matches
+                .keys()
+                .all(|name| key.tag().any(|(own, _)| own == name))
         };
         let whole = spec.limit.is_none() && targets.iter().all(named);
         let body = to_json(spec);
@@ -239,7 +241,10 @@ impl Overrides {
             if let Err(error) = self.ledger.note(RESET_FAILED, &body, now).await {
                 tracing::warn!(%error, "a failed reset could not be recorded as such");
             }
-            return Err(unavailable(&error, "the budgets may not have been reset: repeat it"));
+            return Err(unavailable(
+                &error,
+                "the budgets may not have been reset: repeat it",
+            ));
         }
         tracing::info!(domain = ?spec.domain, limit = ?spec.limit, author = ?spec.author, "budgets reset");
         self.refresh_after_change().await;
@@ -315,7 +320,9 @@ impl Overrides {
                 body: &to_json(&set.spec),
             };
             match self.ledger.restore(&entry).await {
-                Ok(()) => tracing::warn!(id = ?set.item.id, "the store lost an override, which was set again"),
+                Ok(()) => {
+                    tracing::warn!(id = ?set.item.id, "the store lost an override, which was set again")
+                }
                 Err(error) => {
                     tracing::warn!(id = ?set.item.id, %error, "the store lost an override");
                 }

@@ -216,7 +216,10 @@ async fn what_is_not_understood_is_400_with_the_reason() {
         (with("requests_per_unit", json!(-1)), "invalid value"),
         (with("requests_per_unit", json!(4294967296_u64)), "invalid value"),
         (with("match", json!({"tenant": 1})), "invalid type"),
-        (with("match", json!({"tenant": "acme", "x": "y"})), "no such entries"),
+        (
+            with("match", json!({"tenant": "acme", "x": "y"})),
+            "no such entries",
+        ),
         (with("expires_at", json!("2027-01-15T08:00:00Z")), "is past"),
         (with("expires_at", json!("2027-01-16")), "is no moment"),
         (format!("{} x", tenfold("acme")), "trailing"),
@@ -236,7 +239,10 @@ async fn hostile_bytes_come_back_escaped() {
     spec["author"] = json!(evil);
     spec["reason"] = json!(evil);
     let made = set(&port, &spec).await;
-    assert_eq!((&made["author"], &made["match"]["tenant"]), (&json!(evil), &json!(evil)));
+    assert_eq!(
+        (&made["author"], &made["match"]["tenant"]),
+        (&json!(evil), &json!(evil))
+    );
     let reset = json!({"domain": "api", "match": {"tenant": evil}, "limit": "tenant", "author": evil, "reason": evil});
     let mut asked = vec![
         ("GET", "/overrides", Value::Null),

@@ -283,7 +283,11 @@ fn span(text: &str) -> Result<Micros, String> {
         .to_duration(SpanRelativeTo::days_are_24_hours())
         .map_err(|_| wrong())?;
     let micros = u64::try_from(length.as_micros()).map_err(|_| wrong())?;
-    if micros == 0 { Err(wrong()) } else { Ok(Micros(micros)) }
+    if micros == 0 {
+        Err(wrong())
+    } else {
+        Ok(Micros(micros))
+    }
 }
 
 /// A text as one part of a path.

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use super::keys::nearest;
 use super::raw::{Factor, Percent};
-use crate::engine::overrides::decimal;
 use crate::engine::limit::Unit;
+use crate::engine::overrides::decimal;
 
 /// Why a scalar is refused, and what to write.
 #[derive(Debug, PartialEq)]

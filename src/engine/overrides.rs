@@ -169,7 +169,9 @@ impl RunTime {
         }
         let index = |limits: HashMap<Box<str>, Vec<_>>| {
             let limits = limits.into_iter();
-            limits.map(|(name, all)| (name, OverrideIndex::new(all))).collect()
+            limits
+                .map(|(name, all)| (name, OverrideIndex::new(all)))
+                .collect()
         };
         let domains = sorted.into_iter();
         Self {

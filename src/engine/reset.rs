@@ -171,7 +171,11 @@ mod tests {
         let mut shown: Vec<String> = targets(domain, matches, limit)?
             .iter()
             .map(|target| {
-                let values: Vec<&str> = target.values.iter().map(|v| v.as_deref().unwrap_or("?")).collect();
+                let values: Vec<&str> = target
+                    .values
+                    .iter()
+                    .map(|v| v.as_deref().unwrap_or("?"))
+                    .collect();
                 format!("{}@{:?} {}", target.limit.label, target.caller, values.join(","))
             })
             .collect();

@@ -209,9 +209,8 @@ impl<'p> DomainView<'p> {
         let mut limits = Vec::new();
         domain.for_each_limit(&mut |path, limit| {
             let live = live.iter().filter(|item| item.spec.domain == *domain.name);
-            let of_limit = live.filter(|item| {
-                item.spec.limit.as_deref() == limit.name.as_deref() && fits(item, path)
-            });
+            let of_limit =
+                live.filter(|item| item.spec.limit.as_deref() == limit.name.as_deref() && fits(item, path));
             limits.push(LimitView {
                 run_time_overrides: of_limit.map(LiveView::new).collect(),
                 ..LimitView::new(path, limit, &domain.overrides)

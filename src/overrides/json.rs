@@ -38,10 +38,7 @@ mod tests {
     fn all_but_printable_ascii_is_escaped_and_comes_back() {
         let text = "a\"\\\u{1b}[31m\r\n\u{7f}\u{9b}é\u{202e}🦀";
         let json = to_json(&[text]);
-        assert!(
-            json.bytes().all(|b| (b' '..=b'~').contains(&b)),
-            "{json}"
-        );
+        assert!(json.bytes().all(|b| (b' '..=b'~').contains(&b)), "{json}");
         assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [text]);
     }
 }

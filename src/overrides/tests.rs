@@ -17,12 +17,18 @@ struct Desk {
 
 fn api() -> Domain {
     domain([
-        (&[("tenant", None)][..], vec![bucket("tenant", 10, 5, Unit::Minute)]),
+        (
+            &[("tenant", None)][..],
+            vec![bucket("tenant", 10, 5, Unit::Minute)],
+        ),
         (
             &[("tenant", None), ("route", None)],
             vec![fixed("route", 10, Unit::Minute)],
         ),
-        (&[("plan", None), ("user", None)], vec![fixed("user", 10, Unit::Minute)]),
+        (
+            &[("plan", None), ("user", None)],
+            vec![fixed("user", 10, Unit::Minute)],
+        ),
     ])
 }
 
@@ -125,10 +131,7 @@ async fn an_override_is_in_force_at_once_and_stops_by_itself() {
     let id = Some(set.id);
     assert_eq!(
         desk.told().await,
-        [
-            ("set".into(), id.clone(), None),
-            ("expired".into(), id, None)
-        ]
+        [("set".into(), id.clone(), None), ("expired".into(), id, None)]
     );
 }
 
@@ -145,7 +148,7 @@ async fn of_two_for_one_target_the_later_wins_and_the_record_shows_both() {
     };
     let second = desk.overrides.set(second).await.unwrap();
     assert_eq!(desk.numbers("acme"), (7, 3, Some(second.id.clone())));
-    assert_eq!(desk.overrides.list(), [second.clone()]);
+    assert_eq!(desk.overrides.list(), std::slice::from_ref(&second));
     let audit = desk.overrides.audit().await.unwrap();
     assert_eq!(audit[0].replaced, Some(first.id.clone()));
     let authors: Vec<_> = audit

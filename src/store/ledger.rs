@@ -44,7 +44,10 @@ pub struct Line(pub u64, pub u64);
 impl Line {
     /// The version of whoever knows nothing yet and wants to hear of what is written from now on: no line's own.
     pub fn before(now: Timestamp) -> Self {
-        Self((now.0 / Micros::from_millis(1).0).saturating_sub(1), 1_000_000_000)
+        Self(
+            (now.0 / Micros::from_millis(1).0).saturating_sub(1),
+            1_000_000_000,
+        )
     }
 }
 
@@ -320,7 +323,10 @@ mod tests {
         put(&mut book, "acme", "one", 9_000).unwrap();
         put(&mut book, "acme", "two", 9_000).unwrap();
         put(&mut book, "beta", "three", 7_000).unwrap();
-        assert!(!book.remove("acme", "one", "", Timestamp(5_000)), "it was replaced");
+        assert!(
+            !book.remove("acme", "one", "", Timestamp(5_000)),
+            "it was replaced"
+        );
         book.sweep(&["acme", "beta"], Timestamp(6_999));
         book.sweep(&["acme", "beta"], Timestamp(7_000));
         book.sweep(&["acme", "beta"], Timestamp(7_000));

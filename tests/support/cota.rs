@@ -63,7 +63,15 @@ pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> 
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
     command.args(arguments).stdin(Stdio::null());
-    for name in ["CONFIG", "STORE", "SHADOW", "DRAIN", "MAX_KEYS", "LOG_FORMAT", "ADMIN_TOKEN_FILE"] {
+    for name in [
+        "CONFIG",
+        "STORE",
+        "SHADOW",
+        "DRAIN",
+        "MAX_KEYS",
+        "LOG_FORMAT",
+        "ADMIN_TOKEN_FILE",
+    ] {
         command.env_remove(format!("COTA_{name}"));
     }
     command.env_remove("RUST_LOG");

@@ -218,7 +218,11 @@ mod tests {
             ((None, None, None, false), BadChange::Nothing),
         ] {
             let (thousandths, units, burst, unlimited) = fields;
-            assert_eq!(read(thousandths, units, burst, unlimited), Err(fault), "{fields:?}");
+            assert_eq!(
+                read(thousandths, units, burst, unlimited),
+                Err(fault),
+                "{fields:?}"
+            );
         }
     }
 

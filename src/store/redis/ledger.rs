@@ -8,7 +8,9 @@ use redis::{Cmd, Value, cmd, from_redis_value};
 use super::error::CallError;
 use super::{BEAT, Redis};
 use crate::engine::time::Timestamp;
-use crate::store::ledger::{Entry, LedgerError, Line, MOST_ENTRIES, MOST_LINES, MOST_TOLD, NewEntry, News, Note, event};
+use crate::store::ledger::{
+    Entry, LedgerError, Line, MOST_ENTRIES, MOST_LINES, MOST_TOLD, NewEntry, News, Note, event,
+};
 
 /// A hash: what each field holds is its line, when it ends (us), its id and its body.
 const ENTRIES: &str = "cota:{overrides}";
@@ -115,15 +117,7 @@ impl Redis {
 
     async fn make(&self, event: &str, new: &NewEntry<'_>) -> Result<(), LedgerError> {
         let (expires, most) = (new.expires.0.to_string(), MOST_ENTRIES.to_string());
-        let args = [
-            event,
-            new.field,
-            new.id,
-            &expires,
-            ENTRIES_LIVE,
-            new.body,
-            &most,
-        ];
+        let args = [event, new.field, new.id, &expires, ENTRIES_LIVE, new.body, &most];
         match self.write(PUT, &args).await? {
             true => Ok(()),
             false => Err(LedgerError::Full),

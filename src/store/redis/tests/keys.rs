@@ -87,7 +87,10 @@ fn the_fields_of_budgets_that_are_meant_are_known() {
     let domain = domain([
         (&[("tenant", None)][..], limit("tenant")),
         (&[("tenant", None), ("route", None)], limit("route")),
-        (&[("tenant", None), ("route", None), ("verb", None)], limit("verb")),
+        (
+            &[("tenant", None), ("route", None), ("verb", None)],
+            limit("verb"),
+        ),
         (&[("route", Some("export")), ("tenant", None)], limit("export")),
     ]);
     let long = "x".repeat(200);
