@@ -4,6 +4,7 @@
 //! in force and hears of the resets since. While the store is gone, the last known overrides stay in
 //! force; each ends at its own time, whether anybody sweeps it or not.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,11 +79,10 @@ pub enum Refusal {
 
 struct Known {
     version: Line,
-    set: Vec<Set>,
+    set: Vec<Arc<Set>>,
 }
 
 /// An override as it is known here.
-#[derive(Clone)]
 struct Set {
     field: String,
     made: Line,
@@ -207,7 +207,7 @@ impl Overrides {
         let body = to_json(&Spec {
             author: by.author.clone(),
             reason: by.reason.clone(),
-            ..set.spec
+            ..set.spec.clone()
         });
         let removed = self.ledger.remove(&set.field, id, &body, self.clock.now()).await;
         if !removed.map_err(|error| unavailable(&error, "whether it was revoked, the list will say"))? {
@@ -331,16 +331,23 @@ impl Overrides {
     }
 
     fn take_over(&self, news: News) {
-        let mut set: Vec<Set> = Vec::new();
+        // Most are what they were: a line is never written twice.
+        let known = self.known.lock().set.clone();
+        let known: HashMap<Line, Arc<Set>> = known.into_iter().map(|set| (set.made, set)).collect();
+        let mut set: Vec<Arc<Set>> = Vec::new();
         for entry in news.entries {
+            if let Some(same) = known.get(&entry.made).filter(|same| same.field == entry.field) {
+                set.push(Arc::clone(same));
+                continue;
+            }
             match check::stored(&entry) {
-                Ok((spec, item)) => set.push(Set {
+                Ok((spec, item)) => set.push(Arc::new(Set {
                     field: entry.field,
                     made: entry.made,
                     spec,
                     item: Arc::new(item),
                     expires: entry.expires,
-                }),
+                })),
                 Err(error) => {
                     tracing::warn!(id = ?entry.id, error, "an override of the store cannot be read");
                 }

@@ -38,7 +38,7 @@ pub struct Entry {
 }
 
 /// The place of a line in the log: the millisecond in which it was written, and which one of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Line(pub u64, pub u64);
 
 impl Line {
