@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 #[allow(dead_code, reason = "every test crate uses its part")]
 mod port;
 
-use port::{Port, policy};
+use port::{Port, policy, policy_of};
 
 const BEARER: &str = "authorization: Bearer swordfish";
 
@@ -232,6 +232,47 @@ async fn what_is_not_understood_is_400_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_value_that_counts_as_another_is_refused_with_what_it_counts_as() {
+    let text = "domain: api
+descriptors:
+  - {key: remote_address, address: {}, rate_limit: {name: anonymous, unit: minute, requests_per_unit: 20}}
+  - {key: route, value: 'GET /x*', share_threshold: true, rate_limit: {name: x, unit: minute, requests_per_unit: 9}}
+";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    fs::write(&file, "swordfish").unwrap();
+    let admin = Admin::new(Some(file)).unwrap();
+    let port = Port::open_for(policy_of(text, 1), false, admin).await;
+    for (limit, entry, value, counted) in [
+        (
+            "anonymous",
+            "remote_address",
+            "2001:db8::1",
+            Some("2001:db8::/64"),
+        ),
+        ("anonymous", "remote_address", "2001:db8::/64", None),
+        ("anonymous", "remote_address", "192.0.2.1", None),
+        ("x", "route", "GET /xyz", Some("GET /x*")),
+        ("x", "route", "GET /x*", None),
+    ] {
+        let mut spec = tenfold("");
+        spec["match"] = json!({entry: value});
+        spec["limit"] = json!(limit);
+        let (status, answer) = call(&port, "POST", "/overrides", &[BEARER], &spec).await;
+        match counted {
+            None => assert_eq!(status, 201, "{value}: {answer}"),
+            Some(counted) => {
+                assert_eq!(status, 400, "{value}: {answer}");
+                assert!(
+                    answer.contains(&format!("counts as \\\"{counted}\\\"")),
+                    "{answer}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn hostile_bytes_come_back_escaped() {
     let (port, _folder) = guarded().await;
     let evil = "<script>\u{1b}[31m\r\nSet-Cookie: x=1\u{202e}\u{9b}\u{0}é\u{7f}";
@@ -251,6 +292,7 @@ async fn hostile_bytes_come_back_escaped() {
         ("GET", "/limits", Value::Null),
         ("GET", "/metrics", Value::Null),
         ("DELETE", "/overrides/%1b%0d%0a%3Cscript%3E", Value::Null),
+        ("DELETE", "/overrides/%ff", Value::Null),
     ];
     for key in ["domain", "limit", "expires_at", evil] {
         let mut wrong = spec.clone();

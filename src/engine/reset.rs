@@ -70,17 +70,11 @@ pub fn targets(
     matches: &[(&str, &str)],
     limit: Option<&str>,
 ) -> Result<Vec<Target>, NoTarget> {
-    let mut walk = Walk {
-        matches,
-        limit,
-        path: Vec::new(),
-        found: Vec::new(),
-    };
-    walk.level(&domain.rules, None);
-    if walk.found.is_empty() {
+    let found = led_to(domain, matches, limit);
+    if found.is_empty() {
         return Err(NoTarget::Nothing);
     }
-    for target in &walk.found {
+    for target in &found {
         let missing = target
             .caller
             .filter(|&at| target.values.get(at).is_none_or(Option::is_none));
@@ -88,7 +82,19 @@ pub fn targets(
             return Err(NoTarget::Caller(target.limit.label.clone(), entry.clone()));
         }
     }
-    Ok(walk.found)
+    Ok(found)
+}
+
+/// The same, whether it is said whose they are or not.
+pub fn led_to(domain: &Domain, matches: &[(&str, &str)], limit: Option<&str>) -> Vec<Target> {
+    let mut walk = Walk {
+        matches,
+        limit,
+        path: Vec::new(),
+        found: Vec::new(),
+    };
+    walk.level(&domain.rules, None);
+    walk.found
 }
 
 struct Walk<'w> {
@@ -103,8 +109,12 @@ impl<'w> Walk<'w> {
         for (key, rules) in &level.keys {
             let wanted = self.matches.iter().find(|(wanted, _)| *wanted == &**key);
             if let Some((_, value)) = wanted {
-                // As a request with this value would.
-                if let Some((counted, node)) = rules.lookup(value) {
+                // As a request with this value would; of addresses, people also write the network.
+                let sent = match (rules.address, value.split_once('/')) {
+                    (Some(_), Some((address, _))) => address,
+                    _ => value,
+                };
+                if let Some((counted, node)) = rules.lookup(sent) {
                     self.node(key, Some(counted.into()), node, caller);
                 }
                 continue;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State as Extract};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -47,12 +48,15 @@ pub(super) async fn set(Extract(state): Extract<Arc<State>>, request: Request) -
 /// Takes one away. Who and why may stand in the body.
 pub(super) async fn revoke(
     Extract(state): Extract<Arc<State>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response {
     let by: Revocation = match change(&state, request).await {
         Ok(by) => by,
         Err(refused) => return refused,
+    };
+    let Ok(Path(id)) = id else {
+        return failure(StatusCode::BAD_REQUEST, "the id is not UTF-8");
     };
     match state.overrides.revoke(&id, &by).await {
         Ok(()) => json(StatusCode::OK, &Revoked { id: &id }),

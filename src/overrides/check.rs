@@ -209,9 +209,33 @@ impl Faults {
             return;
         }
         let entries: Vec<(&str, &str)> = spec.matches.iter().map(|(k, v)| (&**k, &**v)).collect();
-        for misfit in misfits(&entries, spec.burst.is_some(), &targets) {
+        let misfits = misfits(&entries, spec.burst.is_some(), &targets);
+        for misfit in &misfits {
             let (message, help) = misfit.text(&format!("{shown:?}"));
             self.0.push(format!("{message}: {help}"));
+        }
+        if misfits.is_empty() {
+            self.literal(&entries, &reset::led_to(domain, &entries, Some(name)));
+        }
+    }
+
+    /// Entries are compared as they count: an address as its network, a shared pattern for what fits it.
+    fn literal(&mut self, entries: &[(&str, &str)], budgets: &[reset::Target]) {
+        for (key, value) in entries {
+            let mut counted = budgets.iter().filter_map(|budget| {
+                let keys = budget.limit.identity.keys();
+                let at = keys.iter().position(|own| **own == **key)?;
+                budget.values.get(at)?.as_deref()
+            });
+            if let Some(first) = counted.next()
+                && first != *value
+                && counted.all(|counted| counted != *value)
+            {
+                let first: String = first.chars().take(64).collect();
+                self.0.push(format!(
+                    "matches nothing: this {key:?} counts as {first:?}, write that"
+                ));
+            }
         }
     }
 }
