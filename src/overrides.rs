@@ -157,6 +157,7 @@ impl Overrides {
     pub async fn set(&self, spec: Spec) -> Result<Listed, Refusal> {
         let now = self.clock.now();
         let checked = check::set(&spec, &self.policy.load(), now).map_err(Refusal::Senseless)?;
+        self.catch_up().await?;
         let id = format!("r{:012x}", fastrand::u64(..1 << 48));
         let entry = NewEntry {
             field: &spec.target(),
@@ -191,10 +192,7 @@ impl Overrides {
         if in_files.any(|item| *item.id == *id) {
             return Err(Refusal::InFile(id.into()));
         }
-        // Another replica may have set it just now.
-        self.refresh()
-            .await
-            .map_err(|error| unavailable(&error, "nothing was changed"))?;
+        self.catch_up().await?;
         let found = self
             .known
             .lock()
@@ -224,6 +222,7 @@ impl Overrides {
     /// When it makes no sense, or the store gave no answer.
     pub async fn reset(&self, spec: &ResetSpec) -> Result<(), Refusal> {
         let targets = check::reset(spec, &self.policy.load()).map_err(Refusal::Senseless)?;
+        self.catch_up().await?;
         let named = |target: &Target| {
             let values = target.values();
             let key = target.key(&values);
@@ -284,6 +283,13 @@ impl Overrides {
             self.take_over_news().await?;
         }
         Ok(())
+    }
+
+    /// Before a change: another replica may have made one just now, and a store that lost its data has to have
+    /// it back before it gets a first line again.
+    async fn catch_up(&self) -> Result<(), Refusal> {
+        let caught_up = self.refresh().await;
+        caught_up.map_err(|error| unavailable(&error, "nothing was changed"))
     }
 
     async fn refresh_after_change(&self) {
