@@ -10,6 +10,7 @@ pub mod key;
 pub mod limit;
 pub mod overrides;
 pub mod policy;
+pub mod reset;
 pub mod resolve;
 pub mod response;
 pub mod time;

@@ -15,6 +15,7 @@ use crate::engine::decision::{Decision, Slot};
 use crate::engine::resolve::Resolved;
 use crate::engine::time::{Micros, Timestamp};
 
+pub mod ledger;
 pub mod memory;
 pub mod redis;
 pub mod shared;

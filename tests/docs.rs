@@ -15,7 +15,8 @@ use cota::engine::time::Timestamp;
 use cota::store::memory::Eviction;
 use cota::store::redis::Kind;
 use cota::telemetry::{
-    EVICTIONS, Metrics, STORE_ERRORS, register_counts, register_degraded, register_store_duration,
+    EVICTIONS, Metrics, STORE_ERRORS, register_counts, register_degraded, register_overrides,
+    register_store_duration,
 };
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::registry::Registry;
@@ -110,6 +111,7 @@ fn every_metric_family_is_named() {
     let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
     register_counts(&mut registry, STORE_ERRORS, kinds, |_| 0);
     register_degraded(&mut registry, || false);
+    register_overrides(&mut registry, || 0);
     register_store_duration(&mut registry, "redis")(Duration::ZERO);
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).unwrap();
