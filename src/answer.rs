@@ -390,7 +390,7 @@ fn metadata<'a>(
             .collect(),
         degraded: decision.degraded,
         changed_by: speaks
-            .and_then(|(charge, _)| charge.changed_by)
+            .and_then(|(charge, _)| charge.changed_by.as_ref())
             .map(|item| &*item.id),
         excess: excess.map(ExcessAction::name),
         rules: if decision.refused {

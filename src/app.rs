@@ -14,11 +14,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::clock::SystemClock;
 use crate::config::watch::{Outcome, ReadError, Reloader};
 use crate::engine::policy::Policy;
+use crate::engine::reset;
 use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
-use crate::http::{self, Readiness};
+use crate::http::{self, Admin, BadToken, Readiness};
 use crate::limiter::Limiter;
+use crate::overrides::{Happened, Overrides};
 use crate::store::Store;
+use crate::store::ledger::Ledger;
 use crate::store::memory::{Eviction, Memory};
 use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT};
 pub use crate::store::redis::{Target, TlsFiles};
@@ -59,6 +62,8 @@ pub struct Settings {
     pub max_keys: usize,
     /// How long to serve after being told to end.
     pub drain: Duration,
+    /// Holds the token of those who may change something; without it nobody may.
+    pub admin_token: Option<PathBuf>,
 }
 
 /// Where budgets are kept.
@@ -97,6 +102,9 @@ pub enum AppError {
     /// The certificates of our own ports cannot be used.
     #[error(transparent)]
     Certificates(#[from] BadCertificates),
+    /// The admin token cannot be had.
+    #[error(transparent)]
+    AdminToken(#[from] BadToken),
     /// An address cannot be listened on.
     #[error("cannot listen on {address} for {what}")]
     Bind {
@@ -147,6 +155,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             });
         })
     };
+    let admin = Admin::new(settings.admin_token)?;
     let clock = Arc::new(SystemClock);
     let mut reloader = Reloader::new(
         settings.config,
@@ -177,6 +186,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         max_connection_age: settings.max_connection_age,
         in_force,
         reloader,
+        admin,
         shadow: settings.shadow,
         drain: settings.drain,
     };
@@ -186,7 +196,16 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             tracing::info!("store memory: budgets start full and are lost at the end");
             evictions(&mut registry, Arc::clone(&store), |store| store);
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store));
-            let served = service.run(store, registry, Box::new(Vec::new), signals).await;
+            let overrides = overrides(
+                Ledger::in_memory(),
+                &service,
+                &mut registry,
+                &store,
+                Memory::reset,
+            );
+            tracing::info!("overrides set at run time are lost at the end");
+            let degraded = Box::new(Vec::new);
+            let served = service.run(store, overrides, registry, degraded, signals).await;
             sweeper.abort();
             served
         }
@@ -195,11 +214,17 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             evictions(&mut registry, Arc::clone(&store), |store| store.local());
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store.local()));
             known(&store).await;
+            let ledger = Ledger::Redis(store.redis().clone());
+            let leases = leases::start(Arc::clone(&store), Arc::clone(&service.policy), &mut registry);
+            let overrides = overrides(ledger, &service, &mut registry, &leases, leases::reset);
+            // Nobody is told that this replica is ready before it decides as the others do.
+            if let Err(error) = overrides.refresh().await {
+                tracing::warn!(%error, "no overrides are known yet: they are read when the store answers");
+            }
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
-            let leases = leases::start(Arc::clone(&store), Arc::clone(&service.policy), &mut registry);
             let served = service
-                .run(Arc::clone(&leases), registry, degraded, signals)
+                .run(Arc::clone(&leases), overrides, registry, degraded, signals)
                 .await;
             leases::end(&leases).await;
             given_back(&store).await;
@@ -274,6 +299,28 @@ async fn given_back(store: &Shared<SystemClock>) {
     }
 }
 
+/// The overrides of that ledger. What is kept here hears of resets.
+fn overrides<S: Send + Sync + 'static>(
+    ledger: Ledger,
+    service: &Service,
+    registry: &mut Registry,
+    store: &Arc<S>,
+    reset: fn(&S, &[reset::Target]),
+) -> Arc<Overrides> {
+    let store = Arc::clone(store);
+    let forget = move |happened: &Happened<'_>| match happened {
+        Happened::Reset(targets) => reset(&store, targets),
+        // Numbers change with the next request: what is remembered are states.
+        Happened::Overridden => {}
+    };
+    let policy = Arc::clone(&service.policy);
+    let overrides = Overrides::new(ledger, policy, SystemClock, vec![Box::new(forget)]);
+    let overrides = Arc::new(overrides);
+    let counted = Arc::clone(&overrides);
+    telemetry::register_overrides(registry, move || counted.active());
+    overrides
+}
+
 fn evictions<S: Send + Sync + 'static>(
     registry: &mut Registry,
     store: Arc<S>,
@@ -297,6 +344,7 @@ struct Service {
     max_connection_age: Option<Duration>,
     in_force: watch::Receiver<bool>,
     reloader: Reloader,
+    admin: Admin,
     shadow: bool,
     drain: Duration,
 }
@@ -306,6 +354,7 @@ impl Service {
     async fn run(
         self,
         store: impl Store,
+        overrides: Arc<Overrides>,
         registry: Registry,
         degraded: http::Degraded,
         signals: Signals<impl Future<Output = ()>>,
@@ -321,6 +370,7 @@ impl Service {
             max_connection_age,
             in_force,
             reloader,
+            admin,
             shadow,
             drain,
         } = self;
@@ -329,7 +379,9 @@ impl Service {
                 .local_addr()
                 .map_or_else(|e| e.to_string(), |a| a.to_string())
         };
-        let limiter = Arc::new(Limiter::new(store, SystemClock, Arc::clone(&policy), shadow));
+        let limiter = Limiter::new(store, SystemClock, Arc::clone(&policy), shadow);
+        let limiter = Arc::new(limiter.overridden_by(overrides.live()));
+        let following = tokio::spawn(Arc::clone(&overrides).follow());
         let readiness = Arc::new(Readiness::default());
         let service = RateLimits::new(limiter, metrics);
         let server = GrpcServer::new(service.clone())
@@ -356,6 +408,8 @@ impl Service {
             registry,
             decide,
             degraded,
+            overrides,
+            admin,
         };
         let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
             drop(http_ends.await)
@@ -380,6 +434,7 @@ impl Service {
         }
         let _ = end_http.send(());
         reloader.abort();
+        following.abort();
         tracing::info!("ended");
         Ok(())
     }

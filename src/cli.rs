@@ -7,8 +7,10 @@ use clap::{Parser, Subcommand};
 mod check;
 mod completions;
 mod explain;
+mod overrides;
 mod schema;
 mod serve;
+mod service;
 
 /// Rate limits for Envoy and Istio: budgets for tenants, credentials, routes and addresses.
 #[derive(Debug, Parser)]
@@ -30,6 +32,10 @@ enum Command {
     Schema(schema::Schema),
     /// Print what completes this command line in a shell.
     Completions(completions::Completions),
+    /// Change a limit for one caller at run time, and see who did.
+    Override(overrides::Override),
+    /// Make one caller's budgets start afresh, everywhere.
+    Reset(overrides::Reset),
 }
 
 impl Cli {
@@ -44,6 +50,8 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Schema(schema) => schema.run(),
             Command::Completions(completions) => Ok(completions.run()),
+            Command::Override(overrides) => overrides.run(),
+            Command::Reset(reset) => reset.run(),
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod lease;
 pub mod limit;
 pub mod overrides;
 pub mod policy;
+pub mod reset;
 pub mod resolve;
 pub mod response;
 pub mod time;

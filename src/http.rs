@@ -1,7 +1,8 @@
 //! The HTTP port: for probes, scrapers, people, and callers without gRPC.
 //!
 //! Every answer is built from the policy, from the process, or from a decision. What a caller sent comes
-//! back in error texts only, cut and with everything but printable ASCII escaped, as `text/plain`.
+//! back in error texts only, cut and with everything but printable ASCII escaped, as `text/plain`; what an
+//! operator wrote of an override, as JSON with the same escaped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,18 +12,22 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use prometheus_client::registry::Registry;
 
 use crate::engine::policy::Policy;
+use crate::overrides::Overrides;
 
+mod admin;
 mod health;
 mod json;
 mod limits;
 mod metrics;
+mod overrides;
 mod rlconfig;
 mod server;
 
+pub use admin::{Admin, BadToken};
 pub use json::{Decide, DecideFuture};
 pub use server::serve;
 
@@ -42,6 +47,10 @@ pub struct State {
     pub decide: Decide,
     /// Says what is degraded now, a line each.
     pub degraded: Degraded,
+    /// What operators change at run time.
+    pub overrides: Arc<Overrides>,
+    /// Who may.
+    pub admin: Admin,
 }
 
 /// See [`State::degraded`].
@@ -79,6 +88,10 @@ pub fn router(state: Arc<State>) -> Router {
             "/json",
             post(move |state, request| json::json(state, Arc::clone(&transcoder), request)),
         )
+        .route("/overrides", get(overrides::list).post(overrides::set))
+        .route("/overrides/audit", get(overrides::audit))
+        .route("/overrides/{id}", delete(overrides::revoke))
+        .route("/budgets/reset", post(overrides::reset))
         .fallback(|| async { text(StatusCode::NOT_FOUND, "not found\n") })
         .with_state(state)
 }

@@ -9,6 +9,7 @@
 //! - [`tls`]: the certificates of our ports.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
+//! - [`overrides`]: what operators change at run time.
 //! - [`telemetry`]: metric families and the log.
 //! - [`grpc`]: the service that Envoy calls.
 //! - [`http`]: the port for people, probes and scrapers.
@@ -25,6 +26,7 @@ pub mod gather;
 pub mod grpc;
 pub mod http;
 pub mod limiter;
+pub mod overrides;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

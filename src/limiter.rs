@@ -9,8 +9,9 @@ use arc_swap::ArcSwap;
 use crate::clock::Clock;
 use crate::engine::decision::Decision;
 use crate::engine::descriptor::Request;
+use crate::engine::overrides::RunTime;
 use crate::engine::policy::{Domain, Policy};
-use crate::engine::resolve::{Charge, Resolved, resolve};
+use crate::engine::resolve::{Charge, Resolved, resolve_with};
 use crate::engine::time::Micros;
 use crate::store::{Store, StoreError};
 
@@ -25,6 +26,7 @@ pub struct Limiter<S, C> {
     store: S,
     clock: C,
     policy: Arc<ArcSwap<Policy>>,
+    overrides: Arc<ArcSwap<RunTime>>,
     shadow: bool,
     held: AtomicUsize,
 }
@@ -63,9 +65,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             store,
             clock,
             policy,
+            overrides: Arc::default(),
             shadow,
             held: AtomicUsize::new(0),
         }
+    }
+
+    /// The same limiter, which consults these overrides set at run time.
+    pub fn overridden_by(self, overrides: Arc<ArcSwap<RunTime>>) -> Self {
+        Self { overrides, ..self }
     }
 
     /// The policy in force: one request holds one from start to end.
@@ -108,7 +116,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return Err(LimiterError::NoPolicy);
         }
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
-        let mut resolved = resolve(domain, request, self.shadow, self.clock.now());
+        let now = self.clock.now();
+        let mut resolved = resolve_with(domain, request, self.shadow, now, Some(&self.overrides.load()));
         if resolved.charges.is_empty() {
             return Ok(Decided {
                 domain,

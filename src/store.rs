@@ -16,6 +16,7 @@ use crate::engine::resolve::Resolved;
 use crate::engine::time::{Micros, Timestamp};
 
 pub mod leased;
+pub mod ledger;
 pub mod memory;
 pub mod redis;
 pub mod shared;

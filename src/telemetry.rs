@@ -36,7 +36,9 @@ use labels::{
     RequestLabels, UnmatchedLabels,
 };
 
-pub use counts::{EVICTIONS, STORE_ERRORS, register_counts, register_degraded, register_store_duration};
+pub use counts::{
+    EVICTIONS, STORE_ERRORS, register_counts, register_degraded, register_overrides, register_store_duration,
+};
 pub use labels::Reload;
 pub use leases::{LimitLeases, register_leases};
 pub use logging::{LogFormat, init_logging};

@@ -16,7 +16,7 @@ use cota::store::memory::Eviction;
 use cota::store::redis::Kind;
 use cota::telemetry::{
     EVICTIONS, LimitLeases, Metrics, STORE_ERRORS, register_counts, register_degraded, register_leases,
-    register_store_duration,
+    register_overrides, register_store_duration,
 };
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::registry::Registry;
@@ -109,6 +109,7 @@ fn every_metric_family_is_named() {
             bound: 0,
         }]
     });
+    register_overrides(&mut registry, || 0);
     register_store_duration(&mut registry, "redis")(Duration::ZERO);
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).unwrap();

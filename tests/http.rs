@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 #[path = "support/port.rs"]
+#[allow(dead_code, reason = "every test crate uses its part")]
 mod port;
 
 use port::{Port, policy, policy_of};

@@ -26,7 +26,7 @@ enum Use {
 
 use Use::{All, Items, Part};
 
-const LAYERS: [Layer; 14] = [
+const LAYERS: [Layer; 15] = [
     Layer {
         name: "engine",
         uses: &[],
@@ -69,6 +69,11 @@ const LAYERS: [Layer; 14] = [
     Layer {
         name: "tls",
         uses: &[],
+        never: &["axum", "tonic", "prost", "granit_parser"],
+    },
+    Layer {
+        name: "overrides",
+        uses: &[All("engine"), All("clock"), All("store")],
         never: &["axum", "tonic", "prost", "granit_parser"],
     },
     Layer {
@@ -142,6 +147,7 @@ const LAYERS: [Layer; 14] = [
             All("clock"),
             All("telemetry"),
             All("usage"),
+            All("overrides"),
         ],
         never: &[],
     },

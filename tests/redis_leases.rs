@@ -10,6 +10,7 @@ use cota::clock::{Clock as _, Stopwatch, SystemClock};
 use cota::engine::lease::{Ask, HELD_FOR};
 use cota::engine::limit::{Limit, Unit};
 use cota::engine::policy::Domain;
+use cota::engine::reset;
 use cota::engine::resolve::resolve;
 use cota::engine::time::Micros;
 use cota::store::Store as _;
@@ -108,6 +109,25 @@ async fn the_escrow_holds_no_more_than_its_bound_and_forgets_in_two_seconds() {
     }
     let held = full.elapsed() + Duration::from_millis(200);
     assert!(held >= Duration::from(HELD_FOR), "free after {held:?}");
+}
+
+#[tokio::test]
+async fn a_reset_takes_the_escrow_with_it() {
+    let server = Server::start(&[]);
+    let redis = redis(&server.url()).await;
+    let domain = of_tenants(bucket("tenant", 1_000, 1_000, Unit::Year));
+    let resolved = resolve(
+        Some(&domain),
+        &request(&[&[("tenant", "acme")]]),
+        false,
+        SystemClock.now(),
+    );
+    let budget = resolved.key(&resolved.charges[0]);
+    assert_eq!(redis.reserve(&budget, 1, &ask(100, 1, &[])).await.unwrap(), 100);
+    let targets = reset::targets(&domain, &[("tenant", "acme")], None).unwrap();
+    redis.reset(&targets, true).await.unwrap();
+    // So the block is not given back to the budget that has started afresh.
+    assert!(!redis.strike(&budget, 1).await.unwrap());
 }
 
 #[tokio::test]

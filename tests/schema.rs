@@ -16,7 +16,6 @@ const COMMITTED: &str = "docs/policy.schema.json";
 const OF_SHAPE: [&str; 18] = [
     "unknown key `",
     "` has no meaning in ",
-    "is not built yet",
     " is a map, not ",
     "` is a list",
     "a list under `rate_limit`",
@@ -27,6 +26,7 @@ const OF_SHAPE: [&str; 18] = [
     " is neither true nor false",
     " is no unit of time",
     " is no duration",
+    " has no percent sign",
     " is negative",
     " is above 4294967295",
     "` has no value",

@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use crate::clock::SystemClock;
 use crate::engine::limit::{Limit, Share};
 use crate::engine::policy::Policy;
+use crate::engine::reset::Target;
 use crate::store::leased::{self, Holding, Leased};
 use crate::store::shared::Shared;
 use crate::telemetry::{LimitLeases, register_leases};
@@ -33,6 +34,12 @@ pub(super) fn start(
     let read = Arc::clone(&leases);
     register_leases(registry, move || of_policy(&policy.load(), read.holdings()));
     leases
+}
+
+/// Forgets all that is kept here of budgets that start afresh in the store.
+pub(super) fn reset(leases: &Leases, targets: &[Target]) {
+    leases.forget(|budget| targets.iter().any(|target| target.means(budget)));
+    leases.central().reset(targets);
 }
 
 /// Gives all back.

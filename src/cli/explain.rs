@@ -6,15 +6,17 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use super::overrides::of_service;
+use super::service::Service;
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::fault::Severity;
 use crate::config::{load, watch};
 use crate::engine::descriptor::{Descriptor, Entry, Request};
 use crate::engine::lease;
 use crate::engine::limit::{Algorithm, Numbers, Share};
-use crate::engine::overrides::Change;
+use crate::engine::overrides::{Change, RunTime};
 use crate::engine::policy::{Domain, Level};
-use crate::engine::resolve::{Charge, Found, Malformed, Met, Resolved, Unmatched, reached, resolve};
+use crate::engine::resolve::{Charge, Found, Malformed, Met, Resolved, Unmatched, reached, resolve_with};
 use crate::engine::time::Timestamp;
 
 #[derive(Debug, Args)]
@@ -28,6 +30,12 @@ pub(super) struct Explain {
     /// A descriptor: entries in order, `tenant=acme,route=GET /v1/search`; `\,` is a comma
     #[arg(value_name = "DESCRIPTOR", required = true)]
     descriptors: Vec<String>,
+    /// HTTP port of a service whose run-time overrides count too
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// File with the token that the service was started with
+    #[arg(long, value_name = "FILE", requires = "url")]
+    token_file: Option<PathBuf>,
 }
 
 impl Explain {
@@ -67,7 +75,11 @@ impl Explain {
             descriptors: descriptors.collect(),
             hits_addend: 0,
         };
-        print!("{}", explain(domain, &request, SystemClock.now()));
+        let live = match self.url {
+            Some(url) => of_service(&Service::at(url, self.token_file))?,
+            None => RunTime::default(),
+        };
+        print!("{}", explain(domain, &request, &live, SystemClock.now()));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -96,8 +108,8 @@ fn parse(text: &str) -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// The whole explanation.
-fn explain<'d>(domain: &'d Domain, request: &Request<'d>, now: Timestamp) -> String {
-    let resolved = resolve(Some(domain), request, false, now);
+fn explain<'d>(domain: &'d Domain, request: &Request<'d>, live: &RunTime, now: Timestamp) -> String {
+    let resolved = resolve_with(Some(domain), request, false, now, Some(live));
     let mut out = Vec::new();
     if let Some(costs) = &domain.costs {
         let value = request.attribute(&costs.entry);
@@ -143,7 +155,7 @@ fn explain_charge<'r>(resolved: &Resolved<'r>, charge: &Charge<'r>, at: usize) -
     if let (Some(plan), Some(plans)) = (charge.plan, &limit.plans) {
         lines.push(format!("  plan {plan}, by the entry {}", plans.entry));
     }
-    if let Some(item) = charge.changed_by {
+    if let Some(item) = &charge.changed_by {
         let change = match item.change {
             Change::Multiply { thousandths } => format!("multiplied by {}", thousandths as f64 / 1_000.0),
             Change::Set { .. } => "new numbers".into(),

@@ -101,6 +101,9 @@ pub(super) struct Serve {
     /// How many budgets the memory store keeps at most
     #[arg(long, value_name = "N", env = "COTA_MAX_KEYS", default_value = "1000000")]
     max_keys: usize,
+    /// File with the token for changing calls; without it there are none
+    #[arg(long, value_name = "FILE", env = "COTA_ADMIN_TOKEN_FILE")]
+    admin_token_file: Option<PathBuf>,
     /// How long to serve on after SIGTERM, not ready
     #[arg(long, value_name = "DURATION", env = "COTA_DRAIN", default_value = "5s", value_parser = duration)]
     drain: Duration,
@@ -123,6 +126,7 @@ impl Serve {
             shadow: self.shadow,
             max_keys: self.max_keys,
             drain: self.drain,
+            admin_token: self.admin_token_file,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {

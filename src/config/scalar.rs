@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use super::keys::nearest;
 use super::raw::{Factor, Percent};
 use crate::engine::limit::Unit;
+use crate::engine::overrides::decimal;
 
 /// Why a scalar is refused, and what to write.
 #[derive(Debug, PartialEq)]
@@ -283,19 +284,6 @@ pub(super) fn factor(text: &str, plain: bool) -> Result<Factor, Refused> {
             "write it as `10` or `1.5`, with three decimals at most",
         ),
     }
-}
-
-/// A decimal number in units of 10⁻ᵖˡᵃᶜᵉˢ: exact, since limits are computed from it.
-fn decimal(text: &str, places: usize) -> Option<u32> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > places {
-        return None;
-    }
-    if text.ends_with('.') {
-        return None;
-    }
-    format!("{whole}{fraction:0<places$}").parse().ok()
 }
 
 /// A moment, RFC 3339.

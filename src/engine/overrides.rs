@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::limit::{MAX_LIMIT, Numbers};
+use super::limit::{Limit, MAX_LIMIT, Numbers};
 use super::time::Timestamp;
+
+mod check;
+
+pub use check::{BadChange, Misfit, Target, decimal, misfits};
 
 /// One override.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +149,55 @@ impl OverrideIndex {
     }
 }
 
+/// The overrides set at run time, of all domains: immutable, swapped whole, and apart from the policy, so
+/// that a reload and a change of overrides do not wait for each other.
+#[derive(Clone, Debug, Default)]
+pub struct RunTime {
+    domains: HashMap<Box<str>, ByLimit>,
+}
+
+/// The overrides of one domain, by the name of the limit.
+pub type ByLimit = HashMap<Box<str>, OverrideIndex>;
+
+impl RunTime {
+    /// These overrides with their domains; a later one beats an earlier one.
+    pub fn new(all: impl IntoIterator<Item = (Box<str>, Arc<Override>)>) -> Self {
+        let mut sorted: HashMap<Box<str>, HashMap<Box<str>, Vec<_>>> = HashMap::new();
+        for (domain, item) in all {
+            let limits = sorted.entry(domain).or_default();
+            limits.entry(item.limit.clone()).or_default().push(item);
+        }
+        let index = |limits: HashMap<Box<str>, Vec<_>>| {
+            let limits = limits.into_iter();
+            limits
+                .map(|(name, all)| (name, OverrideIndex::new(all)))
+                .collect()
+        };
+        let domains = sorted.into_iter();
+        Self {
+            domains: domains.map(|(name, limits)| (name, index(limits))).collect(),
+        }
+    }
+
+    /// Those of a domain.
+    pub fn of_domain(&self, domain: &str) -> Option<&ByLimit> {
+        // An empty map is not hashed into.
+        self.domains.get(domain)
+    }
+}
+
+/// The override in force for a budget of that limit: one set at run time, else one of its file.
+pub fn in_force<'o, V: AsRef<str>>(
+    live: Option<&'o ByLimit>,
+    limit: &'o Limit,
+    values: &[V],
+    now: Timestamp,
+) -> Option<&'o Arc<Override>> {
+    let keys = limit.identity.keys();
+    let live = live.and_then(|live| live.get(limit.name.as_deref()?)?.find(keys, values, now));
+    live.or_else(|| limit.overrides.find(keys, values, now))
+}
+
 /// Looks a pair of strings up without owning it.
 #[derive(Hash)]
 struct Pair<'a>(&'a str, &'a str);
@@ -158,6 +211,31 @@ impl hashbrown::Equivalent<(Box<str>, Box<str>)> for Pair<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_set_at_run_time_beats_the_file_until_it_expires() {
+        let mut limit = crate::support::policy::fixed("tenant", 10, crate::engine::limit::Unit::Minute);
+        let path = crate::engine::key::Identity::new(
+            "api",
+            &["tenant"],
+            Some("tenant"),
+            &limit.algorithm,
+            &limit.period,
+        );
+        limit.identity = path;
+        limit.overrides = OverrideIndex::new(vec![item("file", &[("tenant", "acme")], None)]);
+        let live = RunTime::new([
+            ("api".into(), item("live", &[("tenant", "acme")], Some(100))),
+            ("other".into(), item("elsewhere", &[("tenant", "beta")], None)),
+        ]);
+        let find = |value, now| {
+            in_force(live.of_domain("api"), &limit, &[value], Timestamp(now)).map(|item| &*item.id)
+        };
+        assert_eq!(find("acme", 99), Some("live"));
+        assert_eq!(find("acme", 100), Some("file"));
+        assert_eq!(find("beta", 0), None);
+        assert_eq!(live.of_domain("none").map(ByLimit::len), None);
+    }
 
     fn item(id: &str, matches: &[(&str, &str)], expires: Option<u64>) -> Arc<Override> {
         Arc::new(Override {

@@ -11,7 +11,7 @@ use super::budget::Terms;
 use super::descriptor::{Addend, Descriptor, Entry, Request, WireOverride, normalize_path};
 use super::key::{BudgetKey, Identity, Values};
 use super::limit::{Algorithm, Counts, Limit, MAX_UNITS, Numbers, Period, Share, Value};
-use super::overrides::Override;
+use super::overrides::{Override, RunTime, in_force};
 use super::policy::{Domain, KeyRules, Level, Match, Node};
 use super::time::{Micros, Timestamp, Windows};
 
@@ -55,7 +55,7 @@ pub struct Charge<'r> {
     /// The row that gave them.
     pub plan: Option<&'r str>,
     /// The override that changed them.
-    pub changed_by: Option<&'r Arc<Override>>,
+    pub changed_by: Option<Arc<Override>>,
     /// The first descriptor that met it.
     pub met: u16,
     /// Units given back first.
@@ -105,13 +105,24 @@ impl<'r> Resolved<'r> {
     }
 }
 
-/// Finds what a request meets. `shadow_all` puts every limit in shadow mode; `now` decides which
-/// overrides have expired.
+/// Finds what a request meets by the policy alone. `shadow_all` puts every limit in shadow mode; `now`
+/// decides which overrides have expired.
 pub fn resolve<'r>(
     domain: Option<&'r Domain>,
     request: &Request<'r>,
     shadow_all: bool,
     now: Timestamp,
+) -> Resolved<'r> {
+    resolve_with(domain, request, shadow_all, now, None)
+}
+
+/// The same with the overrides set at run time.
+pub fn resolve_with<'r>(
+    domain: Option<&'r Domain>,
+    request: &Request<'r>,
+    shadow_all: bool,
+    now: Timestamp,
+    live: Option<&RunTime>,
 ) -> Resolved<'r> {
     let Some(domain) = domain else {
         let met = request.descriptors.iter().map(|_| Met {
@@ -123,6 +134,7 @@ pub fn resolve<'r>(
             ..Resolved::default()
         };
     };
+    let live = live.and_then(|live| live.of_domain(&domain.name));
     let mut found: SmallVec<[&'r [Arc<Limit>]; 4]> = SmallVec::new();
     let mut resolved = Resolved {
         ceiling: domain.safety_ceiling.as_deref(),
@@ -180,8 +192,9 @@ pub fn resolve<'r>(
             }
             let (plan, numbers) = planned(limit, request);
             let values = &resolved.met[at].values;
-            let changed_by = limit.overrides.find(limit.identity.keys(), values, now);
+            let changed_by = in_force(live, limit, values, now);
             let numbers = changed_by.map_or(numbers, |item| item.change.apply(numbers));
+            let changed_by = changed_by.cloned();
             if numbers.unlimited {
                 resolved.met[at].unlimited = true;
                 continue;

@@ -31,7 +31,7 @@ pub type DecideFuture = Pin<Box<dyn Future<Output = Result<RateLimitResponse, St
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of an error text.
-const LONGEST_REASON: usize = 300;
+const LONGEST_REASON: usize = 1_000;
 
 /// Decides one request: 200, or 429 when it is over a limit; 400 when it cannot be read or is malformed,
 /// 503 when there is no answer.
@@ -40,12 +40,9 @@ pub(super) async fn json(
     transcoder: Arc<Transcoder>,
     request: Request,
 ) -> Response {
-    let body = match tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(rejection)) => {
-            return text(rejection.into_response().status(), "the body could not be read\n");
-        }
-        Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the body took too long\n"),
+    let body = match body(request).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
     };
     let message = match transcoder.request(&body) {
         Ok(message) => message,
@@ -71,8 +68,20 @@ pub(super) async fn json(
     }
 }
 
+/// The body of a request, or what to answer whoever sends too much or too slowly.
+pub(super) async fn body(request: Request) -> Result<Bytes, Response> {
+    match tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(rejection)) => Err(text(
+            rejection.into_response().status(),
+            "the body could not be read\n",
+        )),
+        Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the body took too long\n")),
+    }
+}
+
 /// An error in one line, in which a caller's bytes do no harm.
-fn failure(status: StatusCode, reason: &str) -> Response {
+pub(super) fn failure(status: StatusCode, reason: &str) -> Response {
     let mut line: String = reason.escape_default().take(LONGEST_REASON).collect();
     line.push('\n');
     text(status, line)

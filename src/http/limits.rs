@@ -12,13 +12,17 @@ use super::{State, text, typed};
 use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Plans, Share};
 use crate::engine::overrides::{Change, Override};
 use crate::engine::policy::{Domain, Policy};
-use crate::engine::time::{Timestamp, Windows};
+use crate::engine::time::Windows;
+use crate::overrides::{Listed, Origin, rfc3339};
 
 /// The policy in force and the faults of its files, as JSON.
 pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) -> Response {
     let policy = state.policy.load_full();
     let faults = state.faults.load_full();
-    match serde_json::to_vec_pretty(&View::new(&policy, &faults, state.shadow, (state.degraded)())) {
+    let mut live = state.overrides.list();
+    live.retain(|item| item.origin == Origin::RunTime);
+    let view = View::new(&policy, &faults, state.shadow, (state.degraded)(), &live);
+    match serde_json::to_vec_pretty(&view) {
         Ok(body) => typed(StatusCode::OK, "application/json", body),
         Err(error) => {
             tracing::error!(%error, "the limits could not be written");
@@ -97,6 +101,16 @@ struct LimitView<'p> {
     replaces: &'p [Box<str>],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overrides: Vec<OverrideView<'p>>,
+    /// Those set at run time. For whom, by whom and why is told by `/overrides`, which asks for a token.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    run_time_overrides: Vec<LiveView<'p>>,
+}
+
+#[derive(Serialize)]
+struct LiveView<'p> {
+    id: &'p str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<&'p str>,
 }
 
 /// An entry with the value or pattern that a rule has for it; without one, it is any value.
@@ -167,11 +181,17 @@ enum ChangeView {
 // === impl View ===
 
 impl<'p> View<'p> {
-    fn new(policy: &'p Policy, faults: &'p [String], shadow: bool, degraded: Vec<String>) -> Self {
+    fn new(
+        policy: &'p Policy,
+        faults: &'p [String],
+        shadow: bool,
+        degraded: Vec<String>,
+        live: &'p [Listed],
+    ) -> Self {
         let mut domains: Vec<_> = policy
             .domains
             .values()
-            .map(|domain| DomainView::new(domain))
+            .map(|domain| DomainView::new(domain, live))
             .collect();
         domains.sort_by_key(|domain| domain.name);
         Self {
@@ -187,10 +207,16 @@ impl<'p> View<'p> {
 // === impl DomainView ===
 
 impl<'p> DomainView<'p> {
-    fn new(domain: &'p Domain) -> Self {
+    fn new(domain: &'p Domain, live: &'p [Listed]) -> Self {
         let mut limits = Vec::new();
         domain.for_each_limit(&mut |path, limit| {
-            limits.push(LimitView::new(path, limit, &domain.overrides));
+            let live = live.iter().filter(|item| item.spec.domain == *domain.name);
+            let of_limit =
+                live.filter(|item| item.spec.limit.as_deref() == limit.name.as_deref() && fits(item, path));
+            limits.push(LimitView {
+                run_time_overrides: of_limit.map(LiveView::new).collect(),
+                ..LimitView::new(path, limit, &domain.overrides)
+            });
         });
         let costs = domain.costs.as_ref().map(|costs| CostsView {
             entry: &costs.entry,
@@ -252,6 +278,7 @@ impl<'p> LimitView<'p> {
             attribute_to: limit.attribute_to.as_deref(),
             replaces: &limit.replaces,
             overrides,
+            run_time_overrides: Vec::new(),
         }
     }
 }
@@ -326,11 +353,18 @@ impl<'p> OverrideView<'p> {
     }
 }
 
-fn rfc3339(at: Timestamp) -> String {
-    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_microsecond(micros)
-        .unwrap_or(jiff::Timestamp::MAX)
-        .to_string()
+impl<'p> LiveView<'p> {
+    fn new(item: &'p Listed) -> Self {
+        Self {
+            id: &item.id,
+            expires_at: item.spec.expires_at.as_deref(),
+        }
+    }
+}
+
+fn fits(item: &Listed, path: &[(&str, Option<&str>)]) -> bool {
+    let mut keys = item.spec.matches.keys();
+    keys.all(|key| path.iter().any(|(own, _)| *own == key.as_str()))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form serde asks for")]

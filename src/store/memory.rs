@@ -4,7 +4,8 @@
 //! decision and never across an await; a request that concerns several callers takes their shards in
 //! ascending order. Budgets are found by a 96-bit keyed hash of what identifies them: with a million
 //! budgets the chance that any two meet is below 1e-16, and without the key nobody can look for such
-//! a pair. Together with the state an entry takes 40 bytes.
+//! a pair. Together with the state an entry takes 40 bytes. Resets of what a hash does not tell are in
+//! [`marks`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,9 +20,15 @@ use super::{Store, StoreError};
 use crate::clock::Clock;
 use crate::engine::budget::State;
 use crate::engine::decision::{Decision, Evaluation, Slot, evaluate, give_back, settle};
+use crate::engine::key::BudgetKey;
 use crate::engine::limit::{Excess, Unit};
+use crate::engine::reset::Target;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
+
+mod marks;
+
+use marks::{Era, Marks};
 
 /// Enough that two cores rarely meet; few enough that an idle store is small.
 const SHARDS: usize = 64;
@@ -39,6 +46,7 @@ pub struct Memory<C> {
     epoch: Timestamp,
     per_shard: usize,
     evictions: [AtomicU64; 2],
+    marks: Marks,
     clock: C,
 }
 
@@ -77,8 +85,11 @@ struct Entry {
     tail: u32,
     /// When it can be forgotten (28 bits of seconds since the store's epoch) and how used it is (4 bits).
     meta: u32,
-    state: State,
+    /// The state, with the era in which it was written above the 48 bits that a part may have.
+    packed: State,
 }
+
+const PART_BITS: u32 = 48;
 
 const EXPIRY_BITS: u32 = 28;
 const EXPIRY_MAX: u64 = (1 << EXPIRY_BITS) - 1;
@@ -86,17 +97,41 @@ const EXHAUSTED: u32 = 15;
 
 impl Entry {
     fn expired(&self, seconds: u64) -> bool {
-        let expiry = u64::from(self.meta) & EXPIRY_MAX;
+        let expiry = self.expiry();
         expiry < EXPIRY_MAX && expiry <= seconds
+    }
+
+    fn expiry(&self) -> u64 {
+        u64::from(self.meta) & EXPIRY_MAX
     }
 
     fn pressure(&self) -> u32 {
         self.meta >> EXPIRY_BITS
     }
+
+    fn state(&self) -> State {
+        State {
+            part: self.packed.part & ((1 << PART_BITS) - 1),
+            ..self.packed
+        }
+    }
+
+    fn era(&self) -> Era {
+        (self.packed.part >> PART_BITS) as Era
+    }
+}
+
+fn packed(state: State, era: Era) -> State {
+    State {
+        part: state.part | u64::from(era) << PART_BITS,
+        ..state
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
+    /// The hash of the caller.
+    caller: u64,
     shard: usize,
     hash: u64,
     tail: u32,
@@ -123,6 +158,7 @@ impl<C: Clock> Memory<C> {
             epoch,
             per_shard: max_keys.div_ceil(SHARDS).max(1),
             evictions: [const { AtomicU64::new(0) }; 2],
+            marks: Marks::default(),
             clock,
         }
     }
@@ -152,7 +188,8 @@ impl<C: Clock> Memory<C> {
 
     /// Forgets budgets whose state has become the initial one, in one of [`Self::sweeps`] parts.
     pub fn sweep(&self, part: usize) {
-        let seconds = self.clock.now().since(self.epoch).0 / Micros::SECOND.0;
+        let seconds = self.seconds();
+        self.marks.sweep(seconds);
         let mut shard = self.shards[part % SHARDS].lock();
         shard.table.retain(|entry| !entry.expired(seconds));
         let (len, room) = (shard.table.len(), shard.table.capacity());
@@ -166,29 +203,80 @@ impl<C: Clock> Memory<C> {
         SHARDS
     }
 
-    fn place<'r>(&self, resolved: &Resolved<'r>, charge: &Charge<'r>) -> Place {
-        let key = resolved.key(charge);
+    /// Makes the budgets that are meant start afresh. What their values tell whole is removed; the others are
+    /// known only when they are asked for, so a mark is left for them.
+    pub fn reset(&self, targets: &[Target]) {
+        for target in targets {
+            let values = target.values();
+            let place = self.place(&target.key(&values));
+            if target.is_one() {
+                let mut shard = self.shards[place.shard].lock();
+                shard.remove(place);
+                shard.remove(place.lane());
+            } else {
+                self.marks.add(target, place.caller);
+                // Under the lock of all that the caller has: what is written after this is of the new era.
+                let shard = self.shards[place.shard].lock();
+                let ends = shard.table.iter().map(Entry::expiry).max();
+                self.marks.end(target, place.caller, ends.unwrap_or_default());
+            }
+        }
+    }
+
+    /// How many resets wait for budgets from before them.
+    pub fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
+    fn seconds(&self) -> u64 {
+        self.clock.now().since(self.epoch).0 / Micros::SECOND.0
+    }
+
+    fn place(&self, key: &BudgetKey<'_>) -> Place {
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         key.feed_partition(&mut hasher);
-        let shard = hasher.finish() as usize % SHARDS;
+        let caller = hasher.finish();
         let mut hasher = SipHasher13::new_with_keys(self.keys.1, self.keys.0);
         key.feed(&mut hasher);
         let hash = hasher.finish128();
         Place {
-            shard,
+            caller,
+            shard: caller as usize % SHARDS,
             hash: hash.h1,
             tail: hash.h2 as u32,
         }
     }
 
+    fn places(&self, resolved: &Resolved<'_>) -> SmallVec<[Place; 4]> {
+        let place = |charge| self.place(&resolved.key(charge));
+        resolved.charges.iter().map(place).collect()
+    }
+
+    /// What is kept of a charge's budget, unless it was reset since.
+    fn slot<'r>(
+        &self,
+        locked: &mut Locked<'_>,
+        resolved: &Resolved<'r>,
+        charge: &Charge<'r>,
+        place: Place,
+    ) -> Slot {
+        let reset = self.marks.find(&resolved.key(charge), place.caller);
+        let shard = locked.shard(place.shard);
+        let lane = charge.limit.excess.map(|_| shard.read(place.lane(), reset));
+        Slot {
+            main: shard.read(place, reset),
+            lane: lane.unwrap_or_default(),
+        }
+    }
+
     /// Decides at once.
     pub fn decide_now(&self, resolved: &Resolved<'_>, wait_cap: Micros) -> Decision {
-        let places: SmallVec<[Place; 4]> = resolved.charges.iter().map(|c| self.place(resolved, c)).collect();
+        let places = self.places(resolved);
         let mut locked = self.lock(&places);
         let now = self.clock.now();
         let mut evaluations: SmallVec<[Evaluation; 4]> = SmallVec::new();
         for (charge, place) in resolved.charges.iter().zip(&places) {
-            let slot = locked.slot(charge, *place);
+            let slot = self.slot(&mut locked, resolved, charge, *place);
             evaluations.push(evaluate(charge, slot, now, wait_cap));
         }
         let decision = settle(resolved, &evaluations);
@@ -228,6 +316,7 @@ impl<C: Clock> Memory<C> {
     }
 
     fn put(&self, shard: &mut Shard, place: Place, state: State, meta: u32, seconds: u64) {
+        let era = self.marks.era();
         let full = shard.table.len() >= self.per_shard;
         let same = |entry: &Entry| entry.hash == place.hash && entry.tail == place.tail;
         let initial = state.used == 0 && state.part == 0;
@@ -244,14 +333,14 @@ impl<C: Clock> Memory<C> {
             }
             TableEntry::Occupied(mut found) => {
                 let entry = found.get_mut();
-                (entry.state, entry.meta) = (state, meta);
+                (entry.packed, entry.meta) = (packed(state, era), meta);
             }
             TableEntry::Vacant(free) if !initial => {
                 free.insert(Entry {
                     hash: place.hash,
                     tail: place.tail,
                     meta,
-                    state,
+                    packed: packed(state, era),
                 });
             }
             TableEntry::Vacant(_) => {}
@@ -276,24 +365,22 @@ impl Locked<'_> {
             .expect("every shard of a request is locked before it is used")
             .1
     }
-
-    /// What is kept of a charge's budget.
-    fn slot(&mut self, charge: &Charge<'_>, place: Place) -> Slot {
-        let shard = self.shard(place.shard);
-        let lane = charge.limit.excess.map(|_| shard.read(place.lane()));
-        Slot {
-            main: shard.read(place),
-            lane: lane.unwrap_or_default(),
-        }
-    }
 }
 
 impl Shard {
-    fn read(&self, place: Place) -> State {
+    /// What is kept there; what was written before `reset` counts as nothing.
+    fn read(&self, place: Place, reset: Option<Era>) -> State {
         let same = |entry: &Entry| entry.hash == place.hash && entry.tail == place.tail;
-        self.table
-            .find(place.hash, same)
-            .map_or_else(State::default, |entry| entry.state)
+        let kept = self.table.find(place.hash, same);
+        kept.filter(|entry| reset.is_none_or(|reset| !marks::is_before(entry.era(), reset)))
+            .map_or_else(State::default, Entry::state)
+    }
+
+    fn remove(&mut self, place: Place) {
+        let same = |entry: &Entry| entry.hash == place.hash && entry.tail == place.tail;
+        if let Ok(entry) = self.table.find_entry(place.hash, same) {
+            entry.remove();
+        }
     }
 
     /// Makes room: an expired budget, else the least used of a sample. Spent budgets, which hold an
@@ -338,12 +425,12 @@ impl<C: Clock> Store for Memory<C> {
     }
 
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
-        let places: SmallVec<[Place; 4]> = resolved.charges.iter().map(|c| self.place(resolved, c)).collect();
+        let places = self.places(resolved);
         let mut locked = self.lock(&places);
         let now = self.clock.now();
         for (i, charge) in resolved.charges.iter().enumerate() {
             if decision.verdicts[i].charged {
-                let slot = locked.slot(charge, places[i]);
+                let slot = self.slot(&mut locked, resolved, charge, places[i]);
                 let slot = give_back(charge, &decision.verdicts[i], slot, now);
                 self.write(&mut locked, places[i], charge, slot, now);
             }

@@ -20,6 +20,7 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::budget::{Outcome, State, View};
 use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
 use crate::engine::limit::FailureMode;
+use crate::engine::reset::Target;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
 
@@ -103,9 +104,21 @@ impl<C: Clock + Clone> Shared<C> {
         Arc::strong_count(&self.giving_back) - 1
     }
 
+    /// The store itself.
+    pub fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
     /// The replicas that share the store.
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
+    }
+
+    /// Forgets all that is kept here of budgets that start afresh in the store.
+    pub fn reset(&self, targets: &[Target]) {
+        self.local.reset(targets);
+        self.barrier.forget(targets);
+        self.forget_refusals();
     }
 
     /// Asks the store again for everybody: budgets have started afresh in it.

@@ -50,6 +50,11 @@ pub fn register_degraded(registry: &mut Registry, read: impl Fn() -> bool + Send
     registry.register_collector(Box::new(Degraded(read)));
 }
 
+/// Registers `cota_overrides_active`: is anybody's limit not what the policy says, and for how many?
+pub fn register_overrides(registry: &mut Registry, read: impl Fn() -> usize + Send + Sync + 'static) {
+    registry.register_collector(Box::new(Overrides(read)));
+}
+
 /// Registers `cota_store_duration_seconds{store}`: how much of a decision's time is the store's? Returns
 /// what is to be called with the time of each call.
 pub fn register_store_duration(
@@ -107,5 +112,21 @@ impl<R: Fn() -> bool + Send + Sync + 'static> Collector for Degraded<R> {
         let help = "Whether a shard of the store gives no answers.";
         let family = encoder.encode_descriptor("cota_store_degraded", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from((self.0)())).encode(family)
+    }
+}
+
+struct Overrides<R>(R);
+
+impl<R> fmt::Debug for Overrides<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overrides")
+    }
+}
+
+impl<R: Fn() -> usize + Send + Sync + 'static> Collector for Overrides<R> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Overrides in force, of policy files and set at run time.";
+        let family = encoder.encode_descriptor("cota_overrides_active", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from((self.0)()).unwrap_or(i64::MAX)).encode(family)
     }
 }

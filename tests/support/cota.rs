@@ -73,6 +73,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
         "LOG_FORMAT",
         "TLS_CERT",
         "TLS_KEY",
+        "ADMIN_TOKEN_FILE",
     ] {
         command.env_remove(format!("COTA_{name}"));
     }

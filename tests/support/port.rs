@@ -12,8 +12,10 @@ use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use cota::grpc::rate_limit::RateLimits;
-use cota::http::{Readiness, State, serve};
+use cota::http::{Admin, Readiness, State, serve};
 use cota::limiter::Limiter;
+use cota::overrides::{Happened, Overrides};
+use cota::store::ledger::Ledger;
 use cota::store::memory::{Eviction, Memory};
 use cota::telemetry::{EVICTIONS, Metrics, register_counts};
 use prometheus_client::registry::Registry;
@@ -31,7 +33,9 @@ pub(crate) struct Port {
     pub(crate) faults: Arc<ArcSwap<Vec<String>>>,
     pub(crate) readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
-    service: RateLimits<Memory<ManualClock>, ManualClock>,
+    service: RateLimits<Arc<Memory<ManualClock>>, ManualClock>,
+    pub(crate) overrides: Arc<Overrides>,
+    pub(crate) clock: ManualClock,
     pub(crate) shutdown: Option<oneshot::Sender<()>>,
     pub(crate) server: tokio::task::JoinHandle<()>,
 }
@@ -43,10 +47,27 @@ impl Port {
 
     /// The port of a service with or without `--shadow`.
     pub(crate) async fn open_with(policy: Policy, shadow: bool) -> Self {
+        Self::open_for(policy, shadow, Admin::default()).await
+    }
+
+    /// The same for whoever knows a token.
+    pub(crate) async fn open_for(policy: Policy, shadow: bool, admin: Admin) -> Self {
         let clock = ManualClock::at(NOW);
         let in_force = Arc::new(ArcSwap::from_pointee(Policy::default()));
-        let store = Memory::new(clock.clone(), 100_000);
-        let limiter = Arc::new(Limiter::new(store, clock, Arc::clone(&in_force), shadow));
+        let store = Arc::new(Memory::new(clock.clone(), 100_000));
+        let forgets = Arc::clone(&store);
+        let overrides = Arc::new(Overrides::new(
+            Ledger::in_memory(),
+            Arc::clone(&in_force),
+            clock.clone(),
+            vec![Box::new(move |happened: &Happened<'_>| {
+                if let Happened::Reset(targets) = happened {
+                    forgets.reset(targets);
+                }
+            })],
+        ));
+        let limiter = Limiter::new(store, clock.clone(), Arc::clone(&in_force), shadow);
+        let limiter = Arc::new(limiter.overridden_by(overrides.live()));
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry, shadow));
         let evicted = Arc::clone(&limiter);
@@ -71,6 +92,8 @@ impl Port {
                 Box::pin(async move { service.decide(&request, None).await })
             }),
             degraded: Box::new(Vec::new),
+            overrides: Arc::clone(&overrides),
+            admin,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -85,6 +108,8 @@ impl Port {
             readiness,
             metrics,
             service,
+            overrides,
+            clock,
             shutdown: Some(shutdown),
             server,
         };

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use super::limit::pick;
 use super::{Compiler, Step, each_limit};
 use crate::config::fault::quoted;
-use crate::config::raw::{self, Algorithm, RawLimit, RawOverride};
-use crate::engine::overrides::{Change, Override};
-use crate::engine::policy::Pattern;
+use crate::config::raw::{self, Algorithm, RawOverride};
+use crate::engine::overrides::{BadChange, Change, Misfit, Override, Target, misfits};
 use crate::engine::time::Timestamp;
 
 impl<'r> Compiler<'r, '_, '_> {
@@ -57,144 +56,60 @@ impl<'r> Compiler<'r, '_, '_> {
     }
 
     fn change(&mut self, raw: &RawOverride) -> Option<Change> {
-        let unlimited = raw.unlimited.as_ref().is_some_and(|at| at.value);
-        let written = [raw.multiply.is_some(), raw.requests_per_unit.is_some(), unlimited];
-        if written.iter().filter(|written| **written).count() > 1 {
-            self.error(raw.span, "this override changes the limit in more than one way")
-                .help("keep one of `multiply`, `requests_per_unit` (with `burst`) and `unlimited: true`");
-            return None;
-        }
-        if let Some(burst) = raw.burst.as_ref().filter(|_| raw.requests_per_unit.is_none()) {
-            self.error(burst.span, "`burst` without `requests_per_unit`")
-                .help("write both numbers, or `multiply` to scale both");
-            return None;
-        }
-        if let Some(factor) = &raw.multiply {
-            return Some(Change::Multiply {
-                thousandths: factor.value.0.into(),
-            });
-        }
-        if let Some(requests) = &raw.requests_per_unit {
-            if let Some(burst) = raw.burst.as_ref().filter(|burst| burst.value == 0) {
-                self.error(burst.span, "`burst: 0` never lets a request through")
-                    .help("write 1 or more; to refuse all, write `requests_per_unit: 0`");
-            }
-            let burst = raw.burst.as_ref().map(|burst| burst.value.into());
-            return Some(Change::Set {
-                requests_per_unit: requests.value.into(),
-                burst,
-            });
-        }
-        if !unlimited {
-            self.error(raw.span, "this override changes nothing")
-                .help("write `multiply: 2`, `requests_per_unit: 600` or `unlimited: true`");
-            return None;
-        }
-        Some(Change::Unlimited)
+        let number = |at: &Option<raw::At<u32>>| at.as_ref().map(|at| u64::from(at.value));
+        let read = Change::read(
+            raw.multiply.as_ref().map(|factor| factor.value.0.into()),
+            number(&raw.requests_per_unit),
+            number(&raw.burst),
+            raw.unlimited.as_ref().is_some_and(|at| at.value),
+        );
+        let fault = match read {
+            Ok(change) => return Some(change),
+            Err(fault) => fault,
+        };
+        let span = match (fault, &raw.burst) {
+            (BadChange::BurstAlone | BadChange::NoBurst, Some(burst)) => burst.span,
+            _ => raw.span,
+        };
+        let (message, help) = fault.text();
+        self.error(span, message).help(help);
+        None
     }
 
     /// Notes an override that no budget can ever match.
     fn check_target(&mut self, raw: &RawOverride, name: &str) {
-        let mut targets: Vec<(Vec<Step<'r>>, &'r RawLimit)> = Vec::new();
+        let default = &self.policy.defaults.algorithm;
+        let mut targets: Vec<Target<'r>> = Vec::new();
         each_limit(self.policy, &mut |path, limit| {
             if limit.name.as_ref().is_some_and(|own| own.value == name) {
-                targets.push((path.to_vec(), limit));
+                let algorithm = pick(&limit.algorithm, default);
+                let unlimited = limit.unlimited.as_ref().is_some_and(|at| at.value);
+                targets.push(Target {
+                    path: path.iter().map(|step| (step.key, step.value)).collect(),
+                    bucket: algorithm.is_some_and(|at| at.value == Algorithm::TokenBucket),
+                    unlimited: unlimited && limit.plans.is_empty(),
+                });
             }
         });
-        let span = raw.limit.as_ref().map_or(raw.span, |limit| limit.span);
-        if targets.is_empty() {
-            return self.no_limit_called(span, name);
-        }
-        if !targets
+        let named = raw.limit.as_ref().map_or(raw.span, |limit| limit.span);
+        let entries: Vec<(&str, &str)> = raw
+            .matches
             .iter()
-            .any(|(path, _)| raw.matches.iter().all(|(key, _)| has_key(path, &key.value)))
-        {
-            let known: Vec<&str> = targets
-                .iter()
-                .flat_map(|(path, _)| path.iter().map(|step| step.key))
-                .collect();
-            let stranger = raw
-                .matches
-                .iter()
-                .find(|(key, _)| !known.contains(&key.value.as_str()));
-            let at = stranger
-                .or(raw.matches.first())
-                .map_or(raw.span, |(key, _)| key.span);
-            let mut paths: Vec<String> = targets.iter().map(|(path, _)| shown(path)).collect();
-            paths.dedup();
-            self.error(
-                at,
-                format!(
-                    "matches nothing: the budgets of {} have no such entries",
-                    quoted(name)
-                ),
-            )
-            .help(format!("its entries are {}", paths.join(" or ")));
-            return;
-        }
-        let met = targets.iter().any(|(path, _)| {
-            raw.matches.iter().all(|(key, value)| {
-                path.iter()
-                    .any(|step| step.key == key.value && meets(step, &value.value))
-            })
-        });
-        if !met && let Some((_, value)) = raw.matches.first() {
-            self.error(
-                value.span,
-                format!(
-                    "matches nothing: no rule with the limit {} has this value",
-                    quoted(name)
-                ),
-            )
-            .help("write a value that one of its descriptors meets");
-        }
-        let default = &self.policy.defaults.algorithm;
-        let bucket = |limit: &RawLimit| {
-            pick(&limit.algorithm, default).is_some_and(|at| at.value == Algorithm::TokenBucket)
-        };
-        if let Some(burst) = raw
-            .burst
-            .as_ref()
-            .filter(|_| !targets.iter().any(|(_, limit)| bucket(limit)))
-        {
-            self.error(
-                burst.span,
-                format!(
-                    "`burst` has no meaning: the limit {} is no `token_bucket`",
-                    quoted(name)
-                ),
-            )
-            .help("take `burst` out");
-        }
-        let unlimited =
-            |limit: &RawLimit| limit.unlimited.as_ref().is_some_and(|at| at.value) && limit.plans.is_empty();
-        if targets.iter().all(|(_, limit)| unlimited(limit)) {
-            self.error(
-                span,
-                format!(
-                    "the limit {} is unlimited; nothing can be changed about it",
-                    quoted(name)
-                ),
-            )
-            .help("give the limit a `unit` and a number first");
+            .map(|(key, value)| (key.value.as_str(), value.value.as_str()))
+            .collect();
+        for misfit in misfits(&entries, raw.burst.is_some(), &targets) {
+            let span = match &misfit {
+                Misfit::NoLimit => {
+                    self.no_limit_called(named, name);
+                    continue;
+                }
+                Misfit::NoEntries(at, _) => raw.matches.get(*at).map_or(raw.span, |(key, _)| key.span),
+                Misfit::NoValue => raw.matches.first().map_or(raw.span, |(_, value)| value.span),
+                Misfit::NoBucket => raw.burst.as_ref().map_or(raw.span, |burst| burst.span),
+                Misfit::Unlimited => named,
+            };
+            let (message, help) = misfit.text(&quoted(name));
+            self.error(span, message).help(help);
         }
     }
-}
-
-fn has_key(path: &[Step<'_>], key: &str) -> bool {
-    path.iter().any(|step| step.key == key)
-}
-
-fn meets(step: &Step<'_>, value: &str) -> bool {
-    match step.value {
-        None => true,
-        Some(written) => written == value || Pattern::new(written).is_some_and(|pattern| pattern.fits(value)),
-    }
-}
-
-fn shown(path: &[Step<'_>]) -> String {
-    path.iter()
-        .map(|step| format!("`{}`", step.key))
-        .collect::<Vec<_>>()
-        .join(", ")
 }

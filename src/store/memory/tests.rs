@@ -5,11 +5,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::engine::budget::Outcome;
 use crate::engine::descriptor::Request;
 use crate::engine::limit::{ExcessAction, Limit};
 use crate::engine::policy::Domain;
 use crate::engine::resolve::resolve;
 use crate::support::policy::{NOON, bucket, costing, descriptor, domain, fixed, leaky, request, sliding};
+
+mod resets;
 
 /// Waiting is not what these tests are about.
 const NO_WAIT: Micros = Micros::ZERO;

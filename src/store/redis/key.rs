@@ -7,6 +7,7 @@
 use sha2::{Digest as _, Sha256};
 
 use crate::engine::key::{BudgetKey, escape};
+use crate::engine::reset::Target;
 
 /// What begins every key.
 const PREFIX: &str = "c:{";
@@ -51,6 +52,41 @@ pub(super) fn field(out: &mut String, budget: &BudgetKey<'_>) {
     }
     out.push_str(budget.identity.code());
     bound(out, start, LONGEST);
+}
+
+/// Whether a field is that of a budget which a reset means. One that stands as a digest whole does not say, and
+/// counts as meant.
+pub(super) fn is_meant(name: &[u8], target: &Target) -> bool {
+    if target.is_one() {
+        let mut wanted = String::new();
+        field(&mut wanted, &target.key(&target.values()));
+        return name == wanted.as_bytes();
+    }
+    let Ok(name) = std::str::from_utf8(name) else {
+        return false;
+    };
+    if name.starts_with('~') && !name.contains('|') {
+        return true;
+    }
+    let mut parts = name.split('|');
+    let entries = target.limit.identity.keys().iter().zip(&target.values);
+    for (at, (key, wanted)) in entries.enumerate() {
+        // What the key holds is not in the field, but for the place of what is not first.
+        if target.caller.is_none_or(|caller| caller == at && at == 0) {
+            continue;
+        }
+        let mut text = String::new();
+        match wanted {
+            _ if target.caller == Some(at) => text.push('.'),
+            Some(wanted) => entry(&mut text, key, wanted),
+            None => entry(&mut text, key, ""),
+        }
+        let part = parts.next().unwrap_or_default();
+        if !(part == text || wanted.is_none() && part.starts_with(&text)) {
+            return false;
+        }
+    }
+    parts.eq([target.limit.identity.code()])
 }
 
 fn entry(out: &mut String, key: &str, text: &str) {

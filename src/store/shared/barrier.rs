@@ -6,10 +6,12 @@
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as TableEntry;
 use parking_lot::Mutex;
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 
 use crate::engine::budget::{Outcome, State, Terms};
+use crate::engine::key::BudgetKey;
 use crate::engine::limit::Algorithm;
+use crate::engine::reset::Target;
 use crate::engine::resolve::{Charge, Resolved};
 use crate::engine::time::{Micros, Timestamp};
 
@@ -60,9 +62,7 @@ impl Barrier {
     ) -> Option<Micros> {
         let cost = charge.spend.filter(|cost| *cost > 0)?;
         let terms = terms(charge)?;
-        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
-        resolved.key(charge).feed(&mut hasher);
-        let hash = hasher.finish128();
+        let hash = self.hash(&resolved.key(charge));
         let budget = hash.as_u128();
         let mut shard = self.shards[hash.h2 as usize % SHARDS].lock();
         let room = shard.room(now);
@@ -89,6 +89,32 @@ impl Barrier {
             TableEntry::Vacant(_) => {}
         }
         None
+    }
+
+    /// Lets budgets that start afresh be asked for afresh. Those that are not known one by one take all others
+    /// along: the bound is loose.
+    pub(super) fn forget(&self, targets: &[Target]) {
+        if !targets.iter().all(Target::is_one) {
+            let shards = self.shards.iter();
+            return shards.for_each(|shard| shard.lock().buckets.clear());
+        }
+        for target in targets {
+            let hash = self.hash(&target.key(&target.values()));
+            let budget = hash.as_u128();
+            let mut shard = self.shards[hash.h2 as usize % SHARDS].lock();
+            let found = shard
+                .buckets
+                .find_entry(hash.h1, |bucket| bucket.budget == budget);
+            if let Ok(found) = found {
+                found.remove();
+            }
+        }
+    }
+
+    fn hash(&self, key: &BudgetKey<'_>) -> Hash128 {
+        let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
+        key.feed(&mut hasher);
+        hasher.finish128()
     }
 }
 
@@ -195,5 +221,35 @@ mod tests {
             assert_eq!(ask(&format!("u{i}"), later), None);
         }
         assert!(kept() <= 1_000);
+    }
+
+    #[test]
+    fn a_budget_that_starts_afresh_is_asked_for_afresh() {
+        use crate::engine::reset::targets;
+        let rules = ["tenant{2/hour barrier:2}", "tenant > route{2/hour barrier:2}"];
+        let domain = domain(&rules);
+        let barrier = Barrier::default();
+        let stops = |descriptor: &str| {
+            let request = request(&[descriptor]);
+            let resolved = resolve(Some(&domain), &request, false, T0);
+            let stops = || barrier.stops(&resolved, &resolved.charges[0], T0).is_some();
+            (0..5).filter(|_| stops()).count()
+        };
+        let forget = |limit| {
+            let meant = targets(&domain, &[("tenant", "acme")], limit).unwrap();
+            barrier.forget(&meant);
+        };
+        for descriptor in ["(tenant=acme)", "(tenant=beta)", "(tenant=acme,route=a)"] {
+            assert_eq!(stops(descriptor), 1, "{descriptor}");
+            assert_eq!(stops(descriptor), 5, "{descriptor}");
+        }
+        let one = targets(&domain, &[("tenant", "acme")], None).unwrap();
+        let one: Vec<_> = one.into_iter().filter(Target::is_one).collect();
+        barrier.forget(&one);
+        assert_eq!(stops("(tenant=acme)"), 1);
+        assert_eq!(stops("(tenant=beta)"), 5);
+        assert_eq!(stops("(tenant=acme,route=a)"), 5);
+        forget(None);
+        assert_eq!(stops("(tenant=acme,route=a)"), 1);
     }
 }

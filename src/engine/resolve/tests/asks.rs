@@ -179,7 +179,7 @@ fn the_plan_and_the_override_of_a_charge_are_named() {
     let resolved = resolve(Some(&domain), &request, false, T0);
     let charge = &resolved.charges[0];
     assert_eq!(charge.plan, Some("pro"));
-    assert_eq!(&*charge.changed_by.unwrap().id, "t=acme,x3");
+    assert_eq!(&*charge.changed_by.as_ref().unwrap().id, "t=acme,x3");
     assert_eq!(charge.numbers.requests_per_unit, 300);
 }
 

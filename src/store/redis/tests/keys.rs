@@ -125,3 +125,70 @@ proptest! {
         prop_assert!(key_a.is_ascii() && field_a.is_ascii());
     }
 }
+
+#[test]
+fn the_fields_of_budgets_that_are_meant_are_known() {
+    use crate::engine::reset::targets;
+    let limit = |name| vec![bucket(name, 1, 1, Unit::Minute)];
+    let domain = domain([
+        (&[("tenant", None)][..], limit("tenant")),
+        (&[("tenant", None), ("route", None)], limit("route")),
+        (
+            &[("tenant", None), ("route", None), ("verb", None)],
+            limit("verb"),
+        ),
+        (&[("route", Some("export")), ("tenant", None)], limit("export")),
+    ]);
+    let long = "x".repeat(200);
+    // Fields that stand as digests whole: four values of 128 bytes, escaped.
+    let longer = "é".repeat(64);
+    let all: [&[(&str, &str)]; 8] = [
+        &[("tenant", "acme")],
+        &[("tenant", "acme"), ("route", "a")],
+        &[("tenant", "acme"), ("route", "a|b")],
+        &[("tenant", "acme"), ("route", &long)],
+        &[("tenant", "acme"), ("route", "a"), ("verb", "GET")],
+        &[("tenant", "acme"), ("route", "b"), ("verb", "GET")],
+        &[("route", "export"), ("tenant", "acme")],
+        &[("tenant", "acme"), ("route", &longer), ("verb", &longer)],
+    ];
+    let request = request(&all);
+    let resolved = resolve(Some(&domain), &request, false, Timestamp(0));
+    let fields: Vec<String> = resolved
+        .charges
+        .iter()
+        .map(|charge| {
+            let mut name = String::new();
+            key::field(&mut name, &resolved.key(charge));
+            name
+        })
+        .collect();
+    assert_eq!(fields.len(), 8);
+    let meant = |matches: &[(&str, &str)], limit| -> Vec<usize> {
+        let targets = targets(&domain, matches, limit).unwrap();
+        let is_meant = |i: &usize| {
+            targets
+                .iter()
+                .any(|target| key::is_meant(fields[*i].as_bytes(), target))
+        };
+        (0..fields.len()).filter(is_meant).collect()
+    };
+    let acme = ("tenant", "acme");
+    let whole = usize::from(fields[7].starts_with('~')) * 7;
+    assert_eq!(whole, 7, "{fields:?}");
+    assert_eq!(meant(&[acme], None), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(meant(&[acme], Some("tenant")), [0]);
+    // Where a digest does not say, it goes too.
+    assert_eq!(meant(&[acme], Some("route")), [1, 2, 3, 7]);
+    assert_eq!(meant(&[acme], Some("verb")), [4, 5, 7]);
+    assert_eq!(meant(&[acme], Some("export")), [6]);
+    assert_eq!(meant(&[acme, ("route", "a")], None), [1, 4, 7]);
+    assert_eq!(meant(&[acme, ("route", "a|b")], Some("route")), [2]);
+    assert_eq!(meant(&[acme, ("route", &long)], Some("route")), [3]);
+    assert_eq!(meant(&[acme, ("verb", "GET")], None), [4, 5, 7]);
+    let [other, stranger] = ["|route=a|tenant/token_bucket/minute", "\u{fffd}"];
+    let targets = targets(&domain, &[acme], Some("route")).unwrap();
+    for field in [other, stranger, "", "."] {
+        assert!(!key::is_meant(field.as_bytes(), &targets[0]), "{field}");
+    }
+}
