@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use cota::answer::answer;
-use cota::clock::SystemClock;
+use cota::clock::{Clock as _, SystemClock};
 use cota::config::{Source, load};
+use cota::engine::decision::Decision;
 use cota::engine::descriptor::{Descriptor, Entry, Request};
+use cota::engine::key::BudgetKey;
+use cota::engine::lease::Ask;
 use cota::engine::policy::Domain;
-use cota::engine::resolve::resolve;
+use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::{Micros, Timestamp};
-use cota::store::Store;
+use cota::store::leased::{Central, Leased, NoAnswer};
 use cota::store::memory::Memory;
+use cota::store::redis::Return;
+use cota::store::{Reply, Store, StoreError};
 use divan::{Bencher, black_box};
 
 #[global_allocator]
@@ -112,6 +117,70 @@ fn decide_in_parallel(bencher: Bencher<'_, '_>, descriptors: usize) {
             .expect("memory always answers")
             .refused
     });
+}
+
+/// Four leased limits, of which enough is held: to be compared with `decide_four`.
+#[divan::bench(args = ALGORITHMS)]
+fn decide_four_leased(bencher: Bencher<'_, '_>, algorithm: &str) {
+    let (domain, request) = (leased_domain(algorithm), request(4));
+    let run_at_once = Box::new(ready);
+    let store = Leased::new(
+        Generous(Memory::new(SystemClock, 1_000_000)),
+        SystemClock,
+        run_at_once,
+    );
+    bencher.bench_local(|| {
+        let mut resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
+        let decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
+        decision.verdicts.len()
+    });
+    assert!(
+        store.holdings().iter().any(|held| held.units > 0),
+        "nothing was leased"
+    );
+}
+
+fn leased_domain(algorithm: &str) -> Arc<Domain> {
+    domain(&format!("{algorithm}, max_overshoot: 50%"))
+}
+
+/// A store in memory that grants what is asked for.
+struct Generous(Memory<SystemClock>);
+
+impl Store for Generous {
+    async fn decide(&self, resolved: &mut Resolved<'_>, wait_cap: Micros) -> Result<Decision, StoreError> {
+        self.0.decide(resolved, wait_cap).await
+    }
+
+    fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
+        self.0.give_back(resolved, decision);
+    }
+}
+
+impl Central for Generous {
+    async fn reserve(&self, _: &BudgetKey<'_>, _: u64, ask: &Ask) -> Result<u64, NoAnswer> {
+        Ok(ask.units)
+    }
+
+    async fn strike(&self, _: &BudgetKey<'_>, _: u64) -> Result<bool, NoAnswer> {
+        Ok(true)
+    }
+
+    async fn charge(&self, asked: &Resolved<'_>) -> Result<Reply, NoAnswer> {
+        Ok(Reply {
+            charged: true,
+            now: SystemClock.now(),
+            slots: asked.charges.iter().map(|_| Default::default()).collect(),
+        })
+    }
+
+    async fn refund(&self, _: &Resolved<'_>, _: Return) -> Result<(), NoAnswer> {
+        Ok(())
+    }
+
+    fn replicas(&self) -> u32 {
+        1
+    }
 }
 
 /// The value of a future that is ready at the first poll, as the memory store's always is.
