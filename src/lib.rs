@@ -9,7 +9,8 @@
 //! - [`tls`]: the certificates of our ports.
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
-//! - [`telemetry`]: metric families and the log.
+//! - [`usage`]: who uses which limit how much; pure.
+//! - [`telemetry`]: metric families, traces and the log.
 //! - [`grpc`]: the service that Envoy calls.
 //! - [`http`]: the port for people, probes and scrapers.
 //! - [`app`]: puts them together.
@@ -27,6 +28,7 @@ pub mod limiter;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+pub mod usage;
 
 #[cfg(test)]
 extern crate self as cota;

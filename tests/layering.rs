@@ -78,7 +78,7 @@ const LAYERS: [Layer; 13] = [
     },
     Layer {
         name: "telemetry",
-        uses: &[All("engine"), Items("store")],
+        uses: &[All("engine"), All("usage"), Items("store")],
         never: &["axum", "tonic", "granit_parser"],
     },
     Layer {

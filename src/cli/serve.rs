@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::app::{
     self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles,
 };
-use crate::telemetry::{LogFormat, init_logging};
+use crate::telemetry::{LogFormat, TraceSettings, init_logging};
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -123,6 +123,7 @@ impl Serve {
             shadow: self.shadow,
             max_keys: self.max_keys,
             drain: self.drain,
+            traces: TraceSettings::from_variables(variable),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -193,6 +194,12 @@ impl Serve {
             expected_replicas: self.expected_replicas,
         })))
     }
+}
+
+/// The variables of OpenTelemetry are no flags: the SDK reads most of them by itself.
+#[expect(clippy::disallowed_methods, reason = "settings enter here")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// How many replicas; none: they are counted.
