@@ -97,7 +97,9 @@ fn read(file: &str) -> String {
 
 fn alerts() -> Vec<String> {
     let rules = read("rules.yaml");
-    let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
     let alerts: Vec<String> = alerts.map(str::to_owned).collect();
     assert!(alerts.len() > 5, "{alerts:?}");
     alerts
@@ -143,7 +145,9 @@ fn emitted() -> BTreeSet<String> {
     let metrics = eventually("a decision without the store", || {
         cota.send(request("api", &[&[("tenant", "acme")]])).unwrap();
         let metrics = cota.get("/metrics").1;
-        metrics.contains("cota_degraded_decisions_total{").then_some(metrics)
+        metrics
+            .contains("cota_degraded_decisions_total{")
+            .then_some(metrics)
     });
     let series = metrics.lines().filter(|line| !line.starts_with('#'));
     series
