@@ -197,10 +197,11 @@ impl Refusals {
         (list, concentration)
     }
 
-    /// The sketch follows another caller instead. Who was refused in the window before is kept until the
-    /// next turn.
+    /// The sketch follows another caller instead, or it lost its series. Who has a series keeps it, and who was
+    /// refused in the window before is kept, until the next turn: callers of one size do not take turns.
     fn unfollow(&mut self, id: u64) {
-        if self.callers.get(&id).is_some_and(|caller| caller.refused[1] == 0) {
+        let held = |caller: &Caller| caller.refused[1] > 0 || caller.label.is_some();
+        if !self.sketch.contains_top_k(&id) && !self.callers.get(&id).is_some_and(held) {
             self.callers.remove(&id);
         }
     }
@@ -220,6 +221,7 @@ impl Refusals {
                     if let Some(caller) = self.callers.get_mut(&least) {
                         caller.label = None;
                     }
+                    self.unfollow(least);
                 }
                 _ => return,
             }

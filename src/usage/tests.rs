@@ -74,6 +74,24 @@ fn only_what_is_refused_often_gets_a_series_and_all_refusals_count_in_one() {
 }
 
 #[test]
+fn a_series_lasts_while_more_callers_of_one_size_are_refused_than_can_be_followed() {
+    let watched = Watched::new();
+    let refuse_all = |times| {
+        for caller in (0..times).flat_map(|_| 0..90) {
+            watched.refuse(&format!("caller-{caller}"));
+        }
+        watched.series().labelled
+    };
+    let early = refuse_all(50);
+    let late = refuse_all(100);
+    assert_eq!(early.len(), LABELS_OF_A_LIMIT);
+    for (early, late) in early.iter().zip(&late) {
+        assert_eq!(early.caller, late.caller);
+        assert_eq!(early.refused + 100, late.refused);
+    }
+}
+
+#[test]
 fn a_million_callers_make_no_more_series_than_twenty_and_no_count_goes_back() {
     let watched = Watched::new();
     let mut before = watched.series();
@@ -165,7 +183,7 @@ fn followed_callers_do_not_pile_up_over_windows() {
             }
         }
         let kept = watched.limit.followed();
-        assert!(kept <= 2 * 48, "{kept} in window {window}");
+        assert!(kept <= 2 * 48 + LABELS_OF_A_LIMIT, "{kept} in window {window}");
     }
 }
 
