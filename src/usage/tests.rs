@@ -139,7 +139,8 @@ fn callers_of_all_limits_together_have_a_bounded_number_of_series() {
             watched.refuse(&format!("caller-{caller}"));
         }
     }
-    assert_eq!(labelled(&usage), LABELS_OF_A_LIMIT);
+    // One or two may share all their cells of the sketch with others.
+    assert!((LABELS_OF_A_LIMIT - 5..=LABELS_OF_A_LIMIT).contains(&labelled(&usage)));
 }
 
 #[test]
