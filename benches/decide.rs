@@ -1,21 +1,23 @@
-//! What a decision costs without transport: resolve, decide in memory, build the answer.
+//! What a decision costs without transport: resolve, decide in memory, build the answer, count it.
 
 use std::sync::Arc;
 
 use cota::answer::answer;
 use cota::clock::{Clock as _, SystemClock};
 use cota::config::{Source, load};
+use cota::engine::budget::Outcome;
 use cota::engine::decision::Decision;
 use cota::engine::descriptor::{Descriptor, Entry, Request};
 use cota::engine::key::BudgetKey;
 use cota::engine::lease::Ask;
-use cota::engine::policy::Domain;
+use cota::engine::policy::{Domain, Policy};
 use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::{Micros, Timestamp};
 use cota::store::leased::{Central, Leased, NoAnswer};
 use cota::store::memory::Memory;
 use cota::store::redis::Return;
 use cota::store::{Reply, Store, StoreError};
+use cota::telemetry::Metrics;
 use divan::{Bencher, black_box};
 
 #[global_allocator]
@@ -180,6 +182,55 @@ impl Central for Generous {
 
     fn replicas(&self) -> u32 {
         1
+    }
+}
+
+/// What of a budget a request left, when it is counted.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    /// It held nothing from the start: verdicts are counted, and nothing else.
+    Nothing,
+    /// Half.
+    Half,
+    /// A tenth: its caller is near the ceiling.
+    Tenth,
+    /// It was refused.
+    Refused,
+}
+
+#[divan::bench(args = [Left::Nothing, Left::Half, Left::Tenth, Left::Refused])]
+fn count_four(bencher: Bencher<'_, '_>, left: Left) {
+    let (domain, request) = (domain("token_bucket"), request(4));
+    let mut registry = prometheus_client::registry::Registry::default();
+    let metrics = Metrics::new(&mut registry, false);
+    metrics.install(Arc::new(Policy {
+        domains: [(domain.name.clone(), Arc::clone(&domain))].into_iter().collect(),
+        version: 1,
+    }));
+    let store = Memory::new(SystemClock, 1_000_000);
+    let mut resolved = resolve(Some(&domain), &request, false, Timestamp(1));
+    let mut decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
+    leave(&mut decision, left);
+    bencher.bench_local(|| {
+        metrics.record(
+            black_box(&request),
+            Some(&domain),
+            &resolved,
+            black_box(&decision),
+            std::time::Duration::from_micros(20),
+        );
+    });
+}
+
+fn leave(decision: &mut Decision, left: Left) {
+    decision.refused = matches!(left, Left::Refused);
+    for verdict in &mut decision.verdicts {
+        match left {
+            Left::Nothing => verdict.capacity = 0,
+            Left::Half => verdict.view.remaining = verdict.capacity / 2,
+            Left::Tenth => verdict.view.remaining = verdict.capacity / 10,
+            Left::Refused => verdict.outcome = Outcome::Deny { retry_after: None },
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::clock::SystemClock;
+use crate::clock::{Clock as _, SystemClock};
 use crate::config::watch::{Outcome, ReadError, Reloader};
 use crate::engine::policy::Policy;
 use crate::engine::reset;
@@ -26,9 +26,10 @@ use crate::store::memory::{Eviction, Memory};
 use crate::store::redis::{BadTls, Client, Kind, Redis, SCRIPT};
 pub use crate::store::redis::{Target, TlsFiles};
 use crate::store::shared::{Replicas, Shared};
-use crate::telemetry::{self, Metrics, Reload};
+use crate::telemetry::{self, Metrics, Reload, TraceSettings, Traced, Traces};
 use crate::tls::{BadCertificates, Tls};
 pub use crate::tls::{ClientName, Files};
+use crate::usage::Usage;
 
 mod leases;
 
@@ -38,6 +39,9 @@ const LAST_CALLS: Duration = Duration::from_secs(10);
 
 /// How often a part of the memory store is swept.
 const SWEEP: Duration = Duration::from_millis(500);
+
+/// How often those who note how limits are used are told the time.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What the service is started with.
 #[derive(Clone, Debug)]
@@ -64,6 +68,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Holds the token of those who may change something; without it nobody may.
     pub admin_token: Option<PathBuf>,
+    /// Whether traces are exported.
+    pub traces: TraceSettings,
 }
 
 /// Where budgets are kept.
@@ -189,6 +195,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         admin,
         shadow: settings.shadow,
         drain: settings.drain,
+        traces: Traces::start(&settings.traces),
     };
     let served = match settings.store {
         StoreSettings::Memory => {
@@ -347,6 +354,7 @@ struct Service {
     admin: Admin,
     shadow: bool,
     drain: Duration,
+    traces: Traces,
 }
 
 impl Service {
@@ -373,17 +381,20 @@ impl Service {
             admin,
             shadow,
             drain,
+            traces,
         } = self;
         let address = |listener: &TcpListener| {
             listener
                 .local_addr()
                 .map_or_else(|e| e.to_string(), |a| a.to_string())
         };
+        let store = Traced::new(store, traces.clone());
         let limiter = Limiter::new(store, SystemClock, Arc::clone(&policy), shadow);
         let limiter = Arc::new(limiter.overridden_by(overrides.live()));
         let following = tokio::spawn(Arc::clone(&overrides).follow());
+        let ticker = tokio::spawn(tick(Arc::clone(metrics.usage())));
         let readiness = Arc::new(Readiness::default());
-        let service = RateLimits::new(limiter, metrics);
+        let service = RateLimits::new(limiter, metrics).traced(traces.clone());
         let server = GrpcServer::new(service.clone())
             .tls(tls)
             .max_connection_age(max_connection_age);
@@ -432,9 +443,11 @@ impl Service {
             Ok(ended) => served("gRPC", ended)?,
             Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
         }
+        traces.end().await;
         let _ = end_http.send(());
         reloader.abort();
         following.abort();
+        ticker.abort();
         tracing::info!("ended");
         Ok(())
     }
@@ -470,6 +483,15 @@ fn served(what: &'static str, ended: Served) -> Result<(), AppError> {
             what,
             source: panic.into(),
         }),
+    }
+}
+
+/// Tells the time to those who note how limits are used.
+async fn tick(usage: Arc<Usage>) {
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        tick.tick().await;
+        usage.tick(SystemClock.now());
     }
 }
 

@@ -10,7 +10,8 @@
 //! - [`limiter`]: the async shell around a decision.
 //! - [`answer`]: what Envoy is told of it; pure.
 //! - [`overrides`]: what operators change at run time.
-//! - [`telemetry`]: metric families and the log.
+//! - [`usage`]: who uses which limit how much; pure.
+//! - [`telemetry`]: metric families, traces and the log.
 //! - [`grpc`]: the service that Envoy calls.
 //! - [`http`]: the port for people, probes and scrapers.
 //! - [`app`]: puts them together.
@@ -30,6 +31,7 @@ pub mod overrides;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+pub mod usage;
 
 #[cfg(test)]
 extern crate self as cota;

@@ -1,9 +1,10 @@
-//! What an operator sees of the service: metric families, and the log.
+//! What an operator sees of the service: metric families, traces, and the log.
 //!
 //! Families register on a registry that is handed in; nothing is global. Every label value is a word of
 //! a closed set, or a name that the policy's author wrote. What callers send never becomes one: a
 //! domain that no policy has is `unknown`, a limit that came with a request is `override`. So the
-//! number of series follows from the policy alone, whatever the traffic.
+//! number of series follows from the policy alone, whatever the traffic. The one exception is bounded:
+//! the callers that are refused most, escaped and cut (see [`crate::usage`]).
 //!
 //! The counters of a policy are looked up once, when it comes into force ([`Metrics::install`]); a
 //! decision finds them by the address of its domain and limits, without formatting or hashing text.
@@ -17,10 +18,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::engine::decision::Decision;
+use crate::engine::decision::{Decision, Verdict};
 use crate::engine::descriptor::Request;
 use crate::engine::policy::{Domain, Policy};
-use crate::engine::resolve::{Found, LimitRef, Malformed, Resolved};
+use crate::engine::resolve::{Charge, Found, LimitRef, Malformed, Resolved};
+use crate::usage::Usage;
 
 mod counts;
 mod handles;
@@ -28,12 +30,14 @@ mod histogram;
 mod labels;
 mod leases;
 mod logging;
+mod top;
+mod traces;
 
-use handles::Handles;
-use histogram::DurationHistogram;
+use handles::{Handles, UseHandles};
+use histogram::{DurationHistogram, ShareHistogram};
 use labels::{
-    Code, ConfigLabels, DecisionLabels, DegradedLabels, LimitVerdict, MalformedLabels, ReloadLabels,
-    RequestLabels, UnmatchedLabels,
+    Code, ConfigLabels, DecisionLabels, DegradedLabels, LimitLabels, LimitVerdict, MalformedLabels,
+    ReloadLabels, RequestLabels, UnmatchedLabels,
 };
 
 pub use counts::{
@@ -42,6 +46,7 @@ pub use counts::{
 pub use labels::Reload;
 pub use leases::{LimitLeases, register_leases};
 pub use logging::{LogFormat, init_logging};
+pub use traces::{DecisionSpan, Origin, TraceSettings, Traced, Traces};
 
 /// The `domain` of requests whose domain no policy has.
 pub const UNKNOWN_DOMAIN: &str = "unknown";
@@ -55,6 +60,7 @@ pub struct Metrics {
     families: Families,
     malformed: [Counter; Malformed::ALL.len()],
     handles: ArcSwap<Handles>,
+    usage: Arc<Usage>,
     shadow: bool,
 }
 
@@ -69,6 +75,9 @@ struct Families {
     /// in shadow mode refuse if it were enforced? A refused request counts for the limits that refused
     /// it, not for those that would have let it pass.
     decisions: Family<DecisionLabels, Counter>,
+    /// `cota_limit_utilization_ratio`: how full are the budgets of a limit after requests that passed? All
+    /// low: nobody needs so much. Much above 0.9 without refusals: those that were never refused are close.
+    utilization: Family<LimitLabels, ShareHistogram>,
     /// `cota_decision_duration_seconds`: how much time does the service add to a request? A wait that a
     /// limit imposes on purpose is not part of it.
     duration: DurationHistogram,
@@ -93,7 +102,9 @@ impl Metrics {
     /// The families, registered. `shadow` says that every limit is in shadow mode.
     pub fn new(registry: &mut Registry, shadow: bool) -> Self {
         let families = Families::register(registry);
-        let handles = Handles::new(&families, Arc::new(Policy::default()), shadow);
+        let usage = Arc::<Usage>::default();
+        top::register(registry, Arc::clone(&usage));
+        let handles = Handles::new(&families, &usage, Arc::new(Policy::default()), shadow);
         for result in Reload::ALL {
             families.reloads.get_or_create_owned(&ReloadLabels { result });
         }
@@ -106,16 +117,22 @@ impl Metrics {
             }),
             handles: ArcSwap::from_pointee(handles),
             families,
+            usage,
             shadow,
         }
+    }
+
+    /// How limits are used, by whom. It is to be told the time: [`Usage::tick`].
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
     }
 
     /// Makes the counters of a policy that comes into force, at zero, and takes away those of domains and
     /// limits that it no longer has. To be called before the policy decides requests, one call at a time.
     pub fn install(&self, policy: Arc<Policy>) {
-        let handles = Arc::new(Handles::new(&self.families, policy, self.shadow));
+        let handles = Arc::new(Handles::new(&self.families, &self.usage, policy, self.shadow));
         let before = self.handles.swap(Arc::clone(&handles));
-        before.remove_what_is_gone(&handles, &self.families);
+        before.remove_what_is_gone(&handles, &self.families, &self.usage);
     }
 
     /// Counts a decision that took `elapsed`, the time its answer was held included.
@@ -148,6 +165,9 @@ impl Metrics {
                 };
                 if let Some(limit) = limit {
                     limit.count(counted);
+                    if let Some(used) = &limit.used {
+                        used.note(counted, request, resolved, charge, verdict);
+                    }
                 }
             }
             if verdict.clamped {
@@ -211,6 +231,7 @@ impl Families {
         let families = Self {
             requests: Family::default(),
             decisions: Family::default(),
+            utilization: Family::default(),
             duration: DurationHistogram::default(),
             reloads: Family::default(),
             config: Family::default(),
@@ -229,6 +250,11 @@ impl Families {
             "cota_limit_decisions",
             "What each limit said of the requests that met it",
             families.decisions.clone(),
+        );
+        registry.register(
+            "cota_limit_utilization_ratio",
+            "How much of its budget a request that passed left in use",
+            families.utilization.clone(),
         );
         registry.register(
             "cota_decision_duration_seconds",
@@ -267,6 +293,40 @@ impl Families {
         );
         families
     }
+}
+
+impl UseHandles {
+    /// Notes how a limit is used: how much of a budget after a request that passed, by whom after a refusal.
+    fn note<'r>(
+        &self,
+        counted: LimitVerdict,
+        request: &Request<'_>,
+        resolved: &Resolved<'r>,
+        charge: &Charge<'r>,
+        verdict: &Verdict,
+    ) {
+        let budget = resolved.key(charge);
+        match counted {
+            LimitVerdict::Deny | LimitVerdict::ShadowDeny => {
+                let entry = charge.limit.attribute_to.as_deref();
+                self.usage
+                    .refused(&budget, entry.and_then(|entry| request.attribute(entry)));
+            }
+            LimitVerdict::Allow | LimitVerdict::Wait | LimitVerdict::Excess => {
+                if let Some(used) = thousandths_used(verdict) {
+                    self.utilization.observe(used);
+                    self.usage.passed(&budget, used);
+                }
+            }
+        }
+    }
+}
+
+/// `None` for a budget that holds nothing.
+fn thousandths_used(verdict: &Verdict) -> Option<u32> {
+    let used = verdict.capacity.saturating_sub(verdict.view.remaining);
+    let share = used.saturating_mul(1_000).checked_div(verdict.capacity)?;
+    Some(share.min(1_000) as u32)
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ const LAYERS: [Layer; 15] = [
     },
     Layer {
         name: "telemetry",
-        uses: &[All("engine"), Items("store")],
+        uses: &[All("engine"), All("usage"), Items("store")],
         never: &["axum", "tonic", "granit_parser"],
     },
     Layer {

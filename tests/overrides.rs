@@ -415,8 +415,8 @@ fn explain_knows_the_overrides_of_a_running_service() {
 #[test]
 fn a_user_with_few_rights_may_do_all_of_it() {
     let mut world = World::start(&[]);
-    let rights = "ACL SETUSER cota on >secret ~cota:* -@all +eval +evalsha +time +hmget +hget +hset +hdel +hlen \
-                  +hgetall +hkeys +del +ttl +expire +expireat +pexpire +hrandfield +xadd +xrange +xrevrange \
+    let rights = "ACL SETUSER cota on >secret ~c:* -@all +eval +evalsha +time +hmget +hget +hset +hdel +hlen \
+                  +hgetall +hkeys +del +ttl +pttl +expire +expireat +hrandfield +xadd +xrange +xrevrange \
                   +zadd +zremrangebyscore +zcard";
     world
         .redis

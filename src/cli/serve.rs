@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::app::{
     self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles,
 };
-use crate::telemetry::{LogFormat, init_logging};
+use crate::telemetry::{LogFormat, TraceSettings, init_logging};
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -34,7 +34,7 @@ pub(super) struct Serve {
         conflicts_with = "store_file"
     )]
     store: Option<String>,
-    /// File that holds the URL, read again at each reconnect
+    /// File that holds the URL
     #[arg(long, value_name = "FILE", env = "COTA_STORE_FILE")]
     store_file: Option<PathBuf>,
     /// How long a decision may take in the store; Envoy gives up after 20ms
@@ -101,10 +101,10 @@ pub(super) struct Serve {
     /// How many budgets the memory store keeps at most
     #[arg(long, value_name = "N", env = "COTA_MAX_KEYS", default_value = "1000000")]
     max_keys: usize,
-    /// File with the token for changing calls; without it there are none
+    /// Token for changing calls
     #[arg(long, value_name = "FILE", env = "COTA_ADMIN_TOKEN_FILE")]
     admin_token_file: Option<PathBuf>,
-    /// How long to serve on after SIGTERM, not ready
+    /// How long to serve on after SIGTERM
     #[arg(long, value_name = "DURATION", env = "COTA_DRAIN", default_value = "5s", value_parser = duration)]
     drain: Duration,
     /// `text` or `json`, on stderr; RUST_LOG sets what is logged
@@ -127,6 +127,7 @@ impl Serve {
             max_keys: self.max_keys,
             drain: self.drain,
             admin_token: self.admin_token_file,
+            traces: TraceSettings::from_variables(variable),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -197,6 +198,12 @@ impl Serve {
             expected_replicas: self.expected_replicas,
         })))
     }
+}
+
+/// The variables of OpenTelemetry are no flags: the SDK reads most of them by itself.
+#[expect(clippy::disallowed_methods, reason = "settings enter here")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// How many replicas; none: they are counted.

@@ -17,7 +17,7 @@ use crate::tls::NotListed;
 const PAUSE: Micros = Micros::from_secs(60);
 
 /// How much of what a caller chose is shown.
-const LONGEST: usize = 64;
+pub(super) const LONGEST: usize = 64;
 
 /// The same for what a certificate says: SPIFFE ids are long.
 const LONGEST_NAMES: usize = 200;
@@ -62,23 +62,30 @@ impl<C: Clock> Complaints<C> {
     }
 
     /// A request has no domain.
-    pub(super) fn no_domain(&self, peer: Option<SocketAddr>) {
+    pub(super) fn no_domain(&self, peer: Option<SocketAddr>, request_id: impl Fn() -> Option<String>) {
         if self.may_tell(Kind::NoDomain) {
             let peer = shown(peer);
             tracing::warn!(
                 peer,
+                request_id = request_id(),
                 "requests without a domain: set `domain` of Envoy's rate limit filter"
             );
         }
     }
 
     /// A request has no descriptors.
-    pub(super) fn no_descriptors(&self, domain: &str, peer: Option<SocketAddr>) {
+    pub(super) fn no_descriptors(
+        &self,
+        domain: &str,
+        peer: Option<SocketAddr>,
+        request_id: impl Fn() -> Option<String>,
+    ) {
         if self.may_tell(Kind::NoDescriptors) {
             let (domain, peer) = (escape(domain, LONGEST), shown(peer));
             tracing::warn!(
                 domain,
                 peer,
+                request_id = request_id(),
                 "requests without descriptors: no action of Envoy's `rate_limits` made one"
             );
         }
@@ -196,7 +203,8 @@ fn shown(peer: Option<SocketAddr>) -> String {
     peer.map_or_else(|| "unknown".into(), |peer| peer.to_string())
 }
 
-fn escape(text: &str, longest: usize) -> String {
+/// Text that a caller chose, for the log: escaped and cut.
+pub(super) fn escape(text: &str, longest: usize) -> String {
     let mut shown = String::new();
     for c in text.chars() {
         let next = c.escape_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
-use super::complaints::Complaints;
+use super::complaints::{Complaints, LONGEST, escape};
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::answer::answer;
@@ -15,13 +15,14 @@ use crate::clock::{Clock, Stopwatch};
 use crate::engine::resolve::Malformed;
 use crate::limiter::{Decided, Limiter, LimiterError};
 use crate::store::Store;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Origin, Traces};
 
 /// Answers Envoy.
 pub struct RateLimits<S, C> {
     limiter: Arc<Limiter<S, C>>,
     metrics: Arc<Metrics>,
     complaints: Arc<Complaints<C>>,
+    traces: Traces,
 }
 
 impl<S, C> Clone for RateLimits<S, C> {
@@ -30,6 +31,7 @@ impl<S, C> Clone for RateLimits<S, C> {
             limiter: Arc::clone(&self.limiter),
             metrics: Arc::clone(&self.metrics),
             complaints: Arc::clone(&self.complaints),
+            traces: self.traces.clone(),
         }
     }
 }
@@ -42,7 +44,13 @@ impl<S: Store, C: Clock + Clone> RateLimits<S, C> {
             limiter,
             metrics,
             complaints,
+            traces: Traces::default(),
         }
+    }
+
+    /// The same, with a span for each decision that Envoy traces.
+    pub fn traced(self, traces: Traces) -> Self {
+        Self { traces, ..self }
     }
 }
 
@@ -61,7 +69,7 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         message: &RateLimitRequest,
         deadline: Option<Duration>,
     ) -> Result<RateLimitResponse, Status> {
-        self.answer(message, deadline)
+        self.answer(message, deadline, None)
             .await
             .map_err(|error| status(&error))
     }
@@ -70,11 +78,18 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         &self,
         message: &RateLimitRequest,
         deadline: Option<Duration>,
+        metadata: Option<&MetadataMap>,
     ) -> Result<RateLimitResponse, LimiterError> {
         let watch = Stopwatch::start();
         let policy = self.limiter.policy();
         let request = message.into();
-        match self.limiter.decide(&policy, &request, deadline).await {
+        let span = self.traces.decision(|| metadata.map(origin).unwrap_or_default());
+        let decide = self.limiter.decide(&policy, &request, deadline);
+        let decided = match &span {
+            None => decide.await,
+            Some(span) => span.around(decide).await,
+        };
+        match decided {
             Ok(Decided {
                 domain,
                 resolved,
@@ -82,6 +97,9 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
             }) => {
                 self.metrics
                     .record(&request, domain, &resolved, &decision, watch.elapsed());
+                if let Some(span) = span {
+                    span.decided(domain, &resolved, &decision);
+                }
                 // Clients refused together are told to come back apart.
                 let spread = 0.1 + 0.1 * fastrand::f64();
                 Ok(answer(domain, &resolved, &decision, spread).into())
@@ -90,16 +108,20 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
                 let domain = policy.domains.get(request.domain).map(|domain| &**domain);
                 self.metrics
                     .record_failure(domain, malformed(&error), watch.elapsed());
+                if let Some(span) = span {
+                    span.failed(domain, reason(&error));
+                }
                 Err(error)
             }
         }
     }
 
     /// Says in the log what nobody sees in Envoy, which lets such requests pass.
-    fn complain(&self, error: &LimiterError, peer: Option<SocketAddr>) {
+    fn complain(&self, error: &LimiterError, peer: Option<SocketAddr>, metadata: &MetadataMap) {
+        let id = || request_id(metadata);
         match error {
-            LimiterError::NoDomain => self.complaints.no_domain(peer),
-            LimiterError::NoDescriptors(domain) => self.complaints.no_descriptors(domain, peer),
+            LimiterError::NoDomain => self.complaints.no_domain(peer, id),
+            LimiterError::NoDescriptors(domain) => self.complaints.no_descriptors(domain, peer, id),
             LimiterError::NoPolicy | LimiterError::Store(_) => {}
         }
     }
@@ -111,10 +133,10 @@ impl<S: Store, C: Clock> RateLimitService for RateLimits<S, C> {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let deadline = deadline(request.metadata());
-        let answer = self.answer(request.get_ref(), deadline).await;
-        answer.map(Response::new).map_err(|error| {
-            self.complain(&error, request.remote_addr());
+        let metadata = request.metadata();
+        let answer = self.answer(request.get_ref(), deadline(metadata), Some(metadata));
+        answer.await.map(Response::new).map_err(|error| {
+            self.complain(&error, request.remote_addr(), metadata);
             status(&error)
         })
     }
@@ -139,6 +161,32 @@ fn status(error: &LimiterError) -> Status {
         LimiterError::NoPolicy | LimiterError::Store(_) => Code::Unavailable,
     };
     Status::new(code, error.to_string())
+}
+
+/// Why there was no decision, without what a caller sent.
+fn reason(error: &LimiterError) -> &'static str {
+    match error {
+        LimiterError::NoDomain => "no domain",
+        LimiterError::NoDescriptors(_) => "no descriptors",
+        LimiterError::NoPolicy => "no policy is in force",
+        LimiterError::Store(_) => "the store gave no answer",
+    }
+}
+
+/// Where a call comes from, as Envoy says it when it traces.
+fn origin(metadata: &MetadataMap) -> Origin<'_> {
+    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
+    Origin {
+        traceparent: text("traceparent"),
+        tracestate: text("tracestate"),
+        request_id: request_id(metadata),
+    }
+}
+
+/// The id of the request that Envoy asks about, if it is set to send it, escaped and cut.
+fn request_id(metadata: &MetadataMap) -> Option<String> {
+    let id = metadata.get("x-request-id")?;
+    Some(escape(&String::from_utf8_lossy(id.as_encoded_bytes()), LONGEST))
 }
 
 /// The caller's `grpc-timeout`: at most eight digits and a unit.

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use prometheus_client::metrics::counter::Counter;
 
-use super::labels::{Code, ConfigLabels, DecisionLabels, LimitVerdict, RequestLabels, UnmatchedLabels};
+use super::histogram::ShareHistogram;
+use super::labels::{
+    Code, ConfigLabels, DecisionLabels, LimitLabels, LimitVerdict, RequestLabels, UnmatchedLabels,
+};
 use super::{Families, UNKNOWN_DOMAIN, WIRE_OVERRIDE};
 use crate::engine::limit::Limit;
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::resolve::Unmatched;
+use crate::usage::{LimitUsage, Usage};
 
 /// The counters of one policy.
 #[derive(Debug)]
@@ -36,15 +40,30 @@ pub(super) struct DomainHandles {
     wire: LimitHandles,
 }
 
-/// The counters of one limit: one for each verdict that it can give.
+/// What is counted of one limit.
 #[derive(Debug)]
-pub(super) struct LimitHandles([Option<Counter>; LimitVerdict::ALL.len()]);
+pub(super) struct LimitHandles {
+    /// One for each verdict that it can give.
+    verdicts: [Option<Counter>; LimitVerdict::ALL.len()],
+    /// None for a limit that gives no verdict.
+    pub(super) used: Option<UseHandles>,
+}
+
+/// How one limit is used.
+#[derive(Debug)]
+pub(super) struct UseHandles {
+    /// How full its budgets were after requests that passed.
+    pub(super) utilization: ShareHistogram,
+    /// By whom.
+    pub(super) usage: Arc<LimitUsage>,
+}
 
 /// Every series of a policy.
 #[derive(Debug, Default)]
 struct Series {
     requests: HashSet<RequestLabels>,
     decisions: HashSet<DecisionLabels>,
+    limits: HashSet<LimitLabels>,
     unmatched: HashSet<UnmatchedLabels>,
     config: HashSet<ConfigLabels>,
 }
@@ -52,9 +71,10 @@ struct Series {
 // === impl Handles ===
 
 impl Handles {
-    pub(super) fn new(families: &Families, policy: Arc<Policy>, shadow: bool) -> Self {
+    pub(super) fn new(families: &Families, usage: &Usage, policy: Arc<Policy>, shadow: bool) -> Self {
         let mut maker = Maker {
             families,
+            usage,
             shadow,
             series: Series::default(),
         };
@@ -91,13 +111,18 @@ impl Handles {
     }
 
     /// Takes the series away that this policy had and the next one has not.
-    pub(super) fn remove_what_is_gone(&self, next: &Self, families: &Families) {
+    pub(super) fn remove_what_is_gone(&self, next: &Self, families: &Families, usage: &Usage) {
         for labels in self.series.requests.difference(&next.series.requests) {
             families.requests.remove(labels);
         }
         for labels in self.series.decisions.difference(&next.series.decisions) {
             families.decisions.remove(labels);
         }
+        for labels in self.series.limits.difference(&next.series.limits) {
+            families.utilization.remove(labels);
+        }
+        let in_force: HashSet<(&str, &str)> = next.series.limits.iter().map(LimitLabels::names).collect();
+        usage.retain(|domain, limit| in_force.contains(&(domain, limit)));
         for labels in self.series.unmatched.difference(&next.series.unmatched) {
             families.unmatched.remove(labels);
         }
@@ -137,7 +162,7 @@ impl DomainHandles {
 
 impl LimitHandles {
     pub(super) fn count(&self, verdict: LimitVerdict) {
-        if let Some(counter) = &self.0[verdict as usize] {
+        if let Some(counter) = &self.verdicts[verdict as usize] {
             counter.inc();
         }
     }
@@ -146,6 +171,7 @@ impl LimitHandles {
 /// Makes counters, and notes which.
 struct Maker<'f> {
     families: &'f Families,
+    usage: &'f Usage,
     shadow: bool,
     series: Series,
 }
@@ -219,7 +245,7 @@ impl Maker<'_> {
     }
 
     fn limit(&mut self, domain: &Arc<str>, limit: &Arc<str>, possible: Possible) -> LimitHandles {
-        LimitHandles(LimitVerdict::ALL.map(|verdict| {
+        let verdicts = LimitVerdict::ALL.map(|verdict| {
             let labels = DecisionLabels {
                 domain: Arc::clone(domain),
                 limit: Arc::clone(limit),
@@ -230,7 +256,20 @@ impl Maker<'_> {
                 self.series.decisions.insert(labels);
                 counter
             })
-        }))
+        });
+        let used = possible.contains(&true).then(|| {
+            let labels = LimitLabels {
+                domain: Arc::clone(domain),
+                limit: Arc::clone(limit),
+            };
+            let utilization = self.families.utilization.get_or_create_owned(&labels);
+            self.series.limits.insert(labels);
+            UseHandles {
+                utilization,
+                usage: self.usage.limit(domain, limit),
+            }
+        });
+        LimitHandles { verdicts, used }
     }
 
     fn config(&mut self, domain: &Arc<str>, version: &str) {

@@ -1,11 +1,11 @@
-//! A histogram of short durations.
+//! Histograms: of short durations, and of shares.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Upper bounds in microseconds: 1, 2, 5 in each decade from 5 µs to 1 s. A decision in memory takes some
 /// 10 µs, one over the network 200 µs to 2 ms, Envoy gives up at 20 ms unless told otherwise; a quantile
@@ -52,5 +52,51 @@ impl EncodeMetric for DurationHistogram {
 
     fn metric_type(&self) -> MetricType {
         MetricType::Histogram
+    }
+}
+
+/// Upper bounds of shares, in thousandths. The lower ones show limits that nobody needs, the upper ones how
+/// close those come that are never refused. Few, since every limit has a histogram of its own.
+const SHARES: [u32; 6] = [100, 250, 500, 750, 900, 1_000];
+
+/// Shares by size.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ShareHistogram(Arc<Shares>);
+
+#[derive(Debug, Default)]
+struct Shares {
+    counts: [AtomicU64; SHARES.len()],
+    thousandths: AtomicU64,
+}
+
+impl ShareHistogram {
+    /// Takes in a share in thousandths; what is above 1 is 1.
+    pub(super) fn observe(&self, thousandths: u32) {
+        let thousandths = thousandths.min(1_000);
+        let bucket = SHARES.partition_point(|&bound| bound < thousandths);
+        self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.0
+            .thousandths
+            .fetch_add(u64::from(thousandths), Ordering::Relaxed);
+    }
+}
+
+impl TypedMetric for ShareHistogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for ShareHistogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let bounds = SHARES.iter().map(|&bound| f64::from(bound) / 1_000.0);
+        let counts = self.0.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        let mut buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        buckets.push((f64::INFINITY, 0));
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.0.thousandths.load(Ordering::Relaxed) as f64 / 1_000.0;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
     }
 }

@@ -67,6 +67,12 @@ pub(super) struct DecisionLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct LimitLabels {
+    pub(super) domain: Arc<str>,
+    pub(super) limit: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ReloadLabels {
     pub(super) result: Reload,
 }
@@ -139,6 +145,14 @@ impl EncodeLabelValue for LimitVerdict {
             Self::Wait => "wait",
             Self::Excess => "excess",
         })
+    }
+}
+
+// === impl LimitLabels ===
+
+impl LimitLabels {
+    pub(super) fn names(&self) -> (&str, &str) {
+        (&self.domain, &self.limit)
     }
 }
 

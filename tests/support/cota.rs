@@ -220,6 +220,13 @@ impl Cota {
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 
+    /// The names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.map(|name| name.trim().to_owned()).collect()
+    }
+
     /// The sum of a metric's series whose text has all these parts.
     pub(crate) fn metric(&self, name: &str, parts: &[&str]) -> u64 {
         let metrics = self.get("/metrics").1;
