@@ -202,7 +202,16 @@ fn a_store_that_cannot_be_read_is_refused_without_its_password() {
 
 #[test]
 fn help_fits_a_screen() {
-    for subcommand in ["", "serve", "check", "explain", "override", "reset", "schema", "completions"] {
+    for subcommand in [
+        "",
+        "serve",
+        "check",
+        "explain",
+        "override",
+        "reset",
+        "schema",
+        "completions",
+    ] {
         let arguments = [subcommand, "--help"];
         let (code, help, stderr) = cota(&arguments[usize::from(subcommand.is_empty())..]);
         assert_eq!((code, &*stderr), (Some(0), ""));
