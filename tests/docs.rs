@@ -111,7 +111,7 @@ fn every_metric_family_is_named() {
     let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
     register_counts(&mut registry, STORE_ERRORS, kinds, |_| 0);
     register_degraded(&mut registry, || false);
-    register_overrides(&mut registry, || 0);
+    register_overrides(&mut registry, || (0, Some(Timestamp(1))));
     register_store_duration(&mut registry, "redis")(Duration::ZERO);
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).unwrap();
