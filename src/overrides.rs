@@ -119,9 +119,18 @@ impl Overrides {
         Arc::clone(&self.live)
     }
 
-    /// How many are in force, those of policy files included.
-    pub fn active(&self) -> usize {
-        self.list().len()
+    /// How many are in force, those of policy files included, and when the next of them ends.
+    pub fn active(&self) -> (usize, Option<Timestamp>) {
+        let now = self.clock.now();
+        let policy = self.policy.load();
+        let of_file = policy.domains.values().flat_map(|domain| &domain.overrides);
+        let known = self.known.lock();
+        let ends = of_file.map(|item| item.expires_at);
+        let ends = ends.chain(known.set.iter().map(|set| Some(set.expires)));
+        let in_force = ends.filter(|end| end.is_none_or(|end| now < end));
+        in_force.fold((0, None), |(active, next): (usize, Option<Timestamp>), end| {
+            (active + 1, next.into_iter().chain(end).min())
+        })
     }
 
     /// Those in force, those of policy files first.

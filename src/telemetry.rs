@@ -93,6 +93,9 @@ struct Families {
     malformed: Family<MalformedLabels, Counter>,
     /// `cota_degraded_decisions_total`: which limits are decided without the store, and how?
     degraded: Family<DegradedLabels, Counter>,
+    /// `cota_local_refusals_total`: how many refusals did the shared store not have to be asked for, because they
+    /// were remembered or met the local barrier?
+    unasked: Family<LimitLabels, Counter>,
     /// `cota_clock_clamps_total`: does the store's clock step back? Each is a budget that was brought
     /// back from a time too far in the future.
     clamps: Counter,
@@ -167,6 +170,9 @@ impl Metrics {
                     limit.count(counted);
                     if let Some(used) = &limit.used {
                         used.note(counted, request, resolved, charge, verdict);
+                        if decision.unasked && counted == LimitVerdict::Deny {
+                            used.unasked(&self.families);
+                        }
                     }
                 }
             }
@@ -238,6 +244,7 @@ impl Families {
             unmatched: Family::default(),
             malformed: Family::default(),
             degraded: Family::default(),
+            unasked: Family::default(),
             clamps: Counter::default(),
         };
         // The encoder adds `_total` to counters and a full stop to every text.
@@ -285,6 +292,11 @@ impl Families {
             "cota_degraded_decisions",
             "Verdicts found without the store, by the failure mode that gave them",
             families.degraded.clone(),
+        );
+        registry.register(
+            "cota_local_refusals",
+            "Refusals for which the shared store was not asked",
+            families.unasked.clone(),
         );
         registry.register(
             "cota_clock_clamps",

@@ -198,6 +198,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
                         },
                         "counts": "cost",
                         "failure_mode": "local",
+                        "local_barrier": 10.0,
                         "shadow": false,
                         "overrides": [{
                             "id": "api#1",

@@ -134,14 +134,20 @@ fn emitted() -> BTreeSet<String> {
     let policy = folder.path().join("api.yaml");
     fs::write(
         &policy,
-        "domain: api\ndescriptors:\n- {key: tenant, rate_limit: {name: tenant, unit: year, requests_per_unit: 1}}\n",
+        "domain: api\ndescriptors:\n- {key: tenant, rate_limit: {name: tenant, unit: year, requests_per_unit: 1}}\n\
+         overrides: [{match: {tenant: big}, limit: tenant, multiply: 2, expires_at: 2099-01-01T00:00:00Z}]\n",
     )
     .unwrap();
     let redis = Server::start(&[]);
     let mut command = command(&["serve", "--drain", "0s", "--store", &redis.url(), "--config"]);
     let cota = Cota::start(command.arg(&policy));
-    drop(redis);
     // Some show only once they count something.
+    eventually("a refusal that the store is not asked for", || {
+        cota.send(request("api", &[&[("tenant", "acme")]])).unwrap();
+        let metrics = cota.get("/metrics").1;
+        metrics.contains("cota_local_refusals_total{").then_some(())
+    });
+    drop(redis);
     let metrics = eventually("a decision without the store", || {
         cota.send(request("api", &[&[("tenant", "acme")]])).unwrap();
         let metrics = cota.get("/metrics").1;

@@ -88,6 +88,9 @@ struct LimitView<'p> {
     plans: Option<PlansView<'p>>,
     counts: &'static str,
     failure_mode: &'static str,
+    /// How many times the limit one replica asks a shared store for; absent without end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_barrier: Option<f64>,
     shadow: bool,
     #[serde(skip_serializing_if = "is_false")]
     quota_mode: bool,
@@ -268,6 +271,7 @@ impl<'p> LimitView<'p> {
                 Counts::Hits => "hits",
             },
             failure_mode: limit.failure_mode.name(),
+            local_barrier: limit.barrier.map(|factor| factor.thousandths as f64 / 1_000.0),
             shadow: limit.shadow,
             quota_mode: limit.quota,
             overdraft: limit.overdraft,

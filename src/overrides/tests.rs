@@ -118,13 +118,20 @@ async fn an_override_is_in_force_at_once_and_stops_by_itself() {
     let set = desk.overrides.set(tenfold("acme")).await.unwrap();
     assert_eq!(desk.numbers("acme"), (100, 50, Some(set.id.clone())));
     assert_eq!(desk.numbers("beta"), (10, 5, None));
-    assert_eq!(desk.overrides.active(), 1);
+    let (active, end) = desk.overrides.active();
+    assert_eq!(
+        (active, end),
+        (1, Some(desk.clock.now().plus(Micros::from_secs(3_600))))
+    );
     desk.pass(3_599);
     assert_eq!(desk.numbers("acme").0, 100);
     desk.pass(1);
     // Nobody has swept anything.
     assert_eq!(desk.numbers("acme"), (10, 5, None));
-    assert_eq!((desk.overrides.active(), desk.overrides.list()), (0, vec![]));
+    assert_eq!(
+        (desk.overrides.active(), desk.overrides.list()),
+        ((0, None), vec![])
+    );
     for _ in 0..3 {
         desk.overrides.refresh().await.unwrap();
     }

@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::histogram::DurationHistogram;
+use crate::engine::time::{Micros, Timestamp};
 
 /// A family of counters over a closed set of kinds.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +51,12 @@ pub fn register_degraded(registry: &mut Registry, read: impl Fn() -> bool + Send
     registry.register_collector(Box::new(Degraded(read)));
 }
 
-/// Registers `cota_overrides_active`: is anybody's limit not what the policy says, and for how many?
-pub fn register_overrides(registry: &mut Registry, read: impl Fn() -> usize + Send + Sync + 'static) {
+/// Registers `cota_overrides_active`: is anybody's limit not what the policy says, and for how many? And
+/// `cota_overrides_next_expiry_timestamp_seconds`: when does the next of them end? `read` says both.
+pub fn register_overrides(
+    registry: &mut Registry,
+    read: impl Fn() -> (usize, Option<Timestamp>) + Send + Sync + 'static,
+) {
     registry.register_collector(Box::new(Overrides(read)));
 }
 
@@ -123,10 +128,19 @@ impl<R> fmt::Debug for Overrides<R> {
     }
 }
 
-impl<R: Fn() -> usize + Send + Sync + 'static> Collector for Overrides<R> {
+impl<R: Fn() -> (usize, Option<Timestamp>) + Send + Sync + 'static> Collector for Overrides<R> {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Overrides in force, of policy files and set at run time.";
         let family = encoder.encode_descriptor("cota_overrides_active", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from((self.0)()).unwrap_or(i64::MAX)).encode(family)
+        let (active, next) = (self.0)();
+        ConstGauge::new(i64::try_from(active).unwrap_or(i64::MAX)).encode(family)?;
+        // Without one there is no series.
+        let Some(next) = next else { return Ok(()) };
+        let (name, help) = (
+            "cota_overrides_next_expiry_timestamp_seconds",
+            "When the next override ends, in seconds since 1970.",
+        );
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(next.0 / Micros::SECOND.0).unwrap_or(i64::MAX)).encode(family)
     }
 }

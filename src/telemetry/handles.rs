@@ -1,7 +1,7 @@
 //! The counters of one policy, found by the address of its domains and limits.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hashbrown::{HashMap, HashSet};
 use prometheus_client::metrics::counter::Counter;
@@ -56,6 +56,9 @@ pub(super) struct UseHandles {
     pub(super) utilization: ShareHistogram,
     /// By whom.
     pub(super) usage: Arc<LimitUsage>,
+    /// Refusals for which the store was not asked; a series from the first on.
+    unasked: OnceLock<Counter>,
+    labels: LimitLabels,
 }
 
 /// Every series of a policy.
@@ -120,6 +123,7 @@ impl Handles {
         }
         for labels in self.series.limits.difference(&next.series.limits) {
             families.utilization.remove(labels);
+            families.unasked.remove(labels);
         }
         let in_force: HashSet<(&str, &str)> = next.series.limits.iter().map(LimitLabels::names).collect();
         usage.retain(|domain, limit| in_force.contains(&(domain, limit)));
@@ -165,6 +169,15 @@ impl LimitHandles {
         if let Some(counter) = &self.verdicts[verdict as usize] {
             counter.inc();
         }
+    }
+}
+
+// === impl UseHandles ===
+
+impl UseHandles {
+    pub(super) fn unasked(&self, families: &Families) {
+        let series = || families.unasked.get_or_create_owned(&self.labels);
+        self.unasked.get_or_init(series).inc();
     }
 }
 
@@ -263,10 +276,12 @@ impl Maker<'_> {
                 limit: Arc::clone(limit),
             };
             let utilization = self.families.utilization.get_or_create_owned(&labels);
-            self.series.limits.insert(labels);
+            self.series.limits.insert(labels.clone());
             UseHandles {
                 utilization,
                 usage: self.usage.limit(domain, limit),
+                unasked: OnceLock::new(),
+                labels,
             }
         });
         LimitHandles { verdicts, used }

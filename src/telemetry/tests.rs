@@ -29,6 +29,26 @@ fn a_refusal_counts_for_the_limit_that_refused_only() {
 }
 
 #[test]
+fn refusals_that_cost_the_store_nothing_are_counted() {
+    let service = Service::new(&[("api", &[("tenant", 1, false), ("route", 0, false)])]);
+    let in_force = service.policy();
+    let both = request("api", &["tenant", "route"], None);
+    service.decide(&in_force, &both);
+    assert!(!service.text().contains("cota_local_refusals_total{"));
+    for _ in 0..3 {
+        service.decide_and(&in_force, &both, |decision| decision.unasked = true);
+    }
+    service.shows(&[r#"cota_local_refusals_total{domain="api",limit="route"} 3"#]);
+    assert!(
+        !service
+            .text()
+            .contains(r#"cota_local_refusals_total{domain="api",limit="tenant"}"#)
+    );
+    service.install(policy(2, &[("api", &[("tenant", 5, false)])]));
+    assert!(!service.text().contains("cota_local_refusals_total{"));
+}
+
+#[test]
 fn a_limit_in_shadow_mode_says_what_it_would_refuse() {
     let service = Service::new(&[("api", &[("tenant", 0, true)])]);
     service.ask("api", &["tenant"]);
@@ -199,12 +219,17 @@ impl Service {
     }
 
     fn decide<'a>(&self, policy: &'a Policy, request: &Request<'a>) {
+        self.decide_and(policy, request, |_| {});
+    }
+
+    fn decide_and<'a>(&self, policy: &'a Policy, request: &Request<'a>, change: fn(&mut Decision)) {
         let now = Timestamp(1_000_000_000);
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
         let resolved = resolve(domain, request, false, now);
         let evaluate = |charge| evaluate(charge, Slot::default(), now, Micros::ZERO);
         let evaluations: Vec<_> = resolved.charges.iter().map(evaluate).collect();
-        let decision = settle(&resolved, &evaluations);
+        let mut decision = settle(&resolved, &evaluations);
+        change(&mut decision);
         let elapsed = Duration::from_micros(20);
         self.metrics
             .record(request, domain, &resolved, &decision, elapsed);

@@ -24,6 +24,8 @@ DEPLOY = ROOT / "deploy"
 BIN = ROOT / ".venv" / "bin"
 # Brought by the user: docs/KUBERNETES.md.
 BROUGHT = {("Secret", "cota-store")}
+# The same of components.
+FOR_COMPONENTS = {("Secret", "cota-admin"), ("Secret", "cota-tls")}
 MODELS = {
     "networking.istio.io/v1": "cloudcoil.models.istio.networking.v1",
     "networking.istio.io/v1alpha3": "cloudcoil.models.istio.networking.v1alpha3",
@@ -334,7 +336,7 @@ def main():
                 validate(item)
             except Exception as error:
                 raise AssertionError(f"{name}: {item['kind']} {item['metadata']['name']}: {error}") from error
-        hold_together(objects, set() if name.startswith(("trial", "redis-cluster")) else BROUGHT)
+        hold_together(objects, FOR_COMPONENTS | (set() if name.startswith(("trial", "redis-cluster")) else BROUGHT))
         if name != "redis-cluster":
             cota_itself(objects, cota)
 
