@@ -135,6 +135,7 @@ fn emitted() -> BTreeSet<String> {
     fs::write(
         &policy,
         "domain: api\ndescriptors:\n- {key: tenant, rate_limit: {name: tenant, unit: year, requests_per_unit: 1}}\n\
+         - {key: job, rate_limit: {name: job, unit: day, requests_per_unit: 100000, max_overshoot: 5%}}\n\
          overrides: [{match: {tenant: big}, limit: tenant, multiply: 2, expires_at: 2099-01-01T00:00:00Z}]\n",
     )
     .unwrap();
