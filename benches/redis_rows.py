@@ -48,6 +48,7 @@ descriptors:
   - key: bucket
     rate_limit: {{unit: day, requests_per_unit: {LIMIT}, algorithm: token_bucket}}
 """
+LEASED = POLICY.replace(MUCH, f"{MUCH}, max_overshoot: 5%")
 # Long-lived, so that none is forgotten before all are counted.
 DAILY = """
 domain: bench
@@ -83,6 +84,12 @@ def measure():
             redis.start()
             floors = simplest(redis.nodes[0])
             rows = one_call(redis, policy, body)
+            leased = pathlib.Path(name) / "leased.yaml"
+            leased.write_text(LEASED)
+            rows += leases(redis, leased, body)
+            refused = pathlib.Path(name) / "refused"
+            refused.write_bytes(request("bench", [{"fixed": "loop"}]))
+            rows += refusals(redis, policy, refused)
             rows += over_admission(redis, policy)
             rows += memory(redis, daily)
         finally:
@@ -123,8 +130,7 @@ def one_call(redis, policy, body):
             before = cpu(node.process.pid)
             ours.append(server.load(body))
             theirs.append((cpu(node.process.pid) - before) * 1e6 / servers.CALLS)
-            found = re.findall(r"cmdstat_eval(?:sha)?:calls=(\d+)", node.ask("info", "commandstats"))
-            calls = sum(map(int, found))
+            calls = scripts(node)
             received = int(node.info("stats")["total_net_input_bytes"])
     finally:
         server.stop()
@@ -134,6 +140,51 @@ def one_call(redis, policy, body):
         ("T4 Redis, 4 limits of one caller: bytes to Redis", received / servers.CALLS, 300, " B"),
         ("T4 Redis, 4 limits of one caller: our CPU", statistics.median(ours), 11, " us"),
     ]
+
+
+def scripts(node) -> int:
+    """Runs of scripts since the last reset: those of decisions and leases, and a few a second of our own."""
+    return sum(map(int, re.findall(r"cmdstat_eval(?:sha)?:calls=(\d+)", node.ask("info", "commandstats"))))
+
+
+def leases(redis, policy, body):
+    """T6."""
+    node, ours, memory = redis.nodes[0], [], []
+    pair = cota(policy, "--store", redis.url, *PATIENT), cota(policy)
+    try:
+        for server in pair:
+            server.load(body)
+        node.ask("config", "resetstat")
+        for _ in range(ROUNDS):
+            ours.append(pair[0].load(body))
+            memory.append(pair[1].load(body))
+        calls = scripts(node) / (ROUNDS * servers.CALLS)
+    finally:
+        for server in pair:
+            server.stop()
+    return [
+        ("T6 leased by 5 %, 4 limits of one caller: Redis calls per decision", calls, 0.02, ""),
+        (
+            "T6 leased by 5 %: CPU per decision / in memory",
+            statistics.median(ours) / statistics.median(memory),
+            1.1,
+            "x",
+        ),
+    ]
+
+
+def refusals(redis, policy, body):
+    """T7."""
+    node = redis.nodes[0]
+    server = cota(policy, "--store", redis.url, *PATIENT)
+    try:
+        server.load(body)
+        node.ask("config", "resetstat")
+        ours = server.load(body)
+        calls = scripts(node) / servers.CALLS
+    finally:
+        server.stop()
+    return [(f"T7 refused in a loop ({ours:.1f} us of our CPU): Redis calls per request", calls, 0.001, "")]
 
 
 def over_admission(redis, policy):
