@@ -1,13 +1,20 @@
-//! The floor that `make bench` measures against: the same transport, runtime and allocator, and a
-//! service that answers OK without looking.
+//! The floor that `make bench` measures against: the same sockets, runtime and allocator as the service's,
+//! and an answer of OK without looking.
 
+use cota::gather::Gathering;
 use cota::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use cota::grpc::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use cota::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use cota::grpc::socket::Socket;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tonic::codegen::{Service as _, http};
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 #[global_allocator]
@@ -30,12 +37,22 @@ impl RateLimitService for ConstantOk {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
     eprintln!("listening grpc={}", listener.local_addr()?);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
-        .add_service(RateLimitServiceServer::new(ConstantOk))
-        .serve_with_incoming(incoming)
-        .await?;
-    Ok(())
+    let routes = Routes::new(RateLimitServiceServer::new(ConstantOk)).prepare();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let routes = routes.clone();
+        let service = service_fn(move |request: http::Request<Incoming>| routes.clone().call(request));
+        let socket = Socket::new(Gathering::new(stream), |instead| {
+            eprintln!("not HTTP/2 but {instead:?}");
+        });
+        tokio::spawn(
+            http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(None)
+                .serve_connection(TokioIo::new(socket), service),
+        );
+    }
 }

@@ -229,12 +229,12 @@ fn write_headers(
     for family in &response.headers {
         match family {
             HeaderFamily::Draft03 => {
-                answer.headers.push(("RateLimit-Limit", number(limit)));
-                answer.headers.push(("RateLimit-Remaining", number(remaining)));
+                answer.headers.push(("RateLimit-Limit", limit.to_string()));
+                answer.headers.push(("RateLimit-Remaining", remaining.to_string()));
                 answer
                     .headers
-                    .push(("RateLimit-Reset", number(view.reset.secs_ceil())));
-                let mut policy = number(limit);
+                    .push(("RateLimit-Reset", view.reset.secs_ceil().to_string()));
+                let mut policy = limit.to_string();
                 write_window(&mut policy, charge);
                 if bursts(charge) {
                     let _ = write!(policy, ";burst={}", charge.numbers.burst);
@@ -267,11 +267,11 @@ fn write_headers(
                 answer.headers.push(("RateLimit", limits));
             }
             HeaderFamily::XRateLimit => {
-                answer.headers.push(("x-ratelimit-limit", number(limit)));
-                answer.headers.push(("x-ratelimit-remaining", number(remaining)));
+                answer.headers.push(("x-ratelimit-limit", limit.to_string()));
+                answer.headers.push(("x-ratelimit-remaining", remaining.to_string()));
                 answer
                     .headers
-                    .push(("x-ratelimit-reset", number(view.reset.secs_ceil())));
+                    .push(("x-ratelimit-reset", view.reset.secs_ceil().to_string()));
             }
         }
     }
@@ -282,12 +282,6 @@ fn bursts(charge: &Charge<'_>) -> bool {
     use crate::engine::limit::Algorithm;
     charge.limit.algorithm == Algorithm::TokenBucket
         && charge.numbers.burst != charge.numbers.requests_per_unit
-}
-
-fn number(n: u64) -> String {
-    let mut out = String::with_capacity(8);
-    let _ = write!(out, "{n}");
-    out
 }
 
 /// `;w=60`. A period below a second cannot be said and is left out.
@@ -325,7 +319,7 @@ fn write_refusal(
     retry_after: Option<u64>,
 ) {
     if let Some(seconds) = retry_after {
-        answer.headers.push(("Retry-After", number(seconds)));
+        answer.headers.push(("Retry-After", seconds.to_string()));
     }
     let refusal = body::Refusal {
         response,

@@ -3,7 +3,9 @@
 mod complaints;
 mod connection;
 pub mod convert;
+pub mod encode;
 pub mod proto;
 pub mod rate_limit;
 pub mod server;
+mod service;
 pub mod socket;

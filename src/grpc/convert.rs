@@ -105,8 +105,8 @@ impl From<&Status<'_>> for DescriptorStatus {
             code: code.into(),
             current_limit: status.limit.as_ref().map(Into::into),
             limit_remaining: status.remaining,
-            duration_until_reset: status.reset_seconds.map(|seconds| prost_types::Duration {
-                seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+            duration_until_reset: status.reset_seconds.map(|n| prost_types::Duration {
+                seconds: seconds(n),
                 nanos: 0,
             }),
             ..Self::default()
@@ -116,22 +116,30 @@ impl From<&Status<'_>> for DescriptorStatus {
 
 impl From<&CurrentLimit<'_>> for RateLimit {
     fn from(limit: &CurrentLimit<'_>) -> Self {
-        let unit = match limit.unit {
-            None => WireUnit::Unknown,
-            Some(Unit::Second) => WireUnit::Second,
-            Some(Unit::Minute) => WireUnit::Minute,
-            Some(Unit::Hour) => WireUnit::Hour,
-            Some(Unit::Day) => WireUnit::Day,
-            Some(Unit::Week) => WireUnit::Week,
-            Some(Unit::Month) => WireUnit::Month,
-            Some(Unit::Year) => WireUnit::Year,
-        };
         Self {
             name: limit.name.clone().into_owned(),
             requests_per_unit: limit.requests_per_unit,
-            unit: unit.into(),
+            unit: wire_unit(limit.unit).into(),
             unit_multiplier: limit.multiplier,
         }
+    }
+}
+
+/// As many seconds as a duration can say.
+pub(super) fn seconds(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+pub(super) fn wire_unit(unit: Option<Unit>) -> WireUnit {
+    match unit {
+        None => WireUnit::Unknown,
+        Some(Unit::Second) => WireUnit::Second,
+        Some(Unit::Minute) => WireUnit::Minute,
+        Some(Unit::Hour) => WireUnit::Hour,
+        Some(Unit::Day) => WireUnit::Day,
+        Some(Unit::Week) => WireUnit::Week,
+        Some(Unit::Month) => WireUnit::Month,
+        Some(Unit::Year) => WireUnit::Year,
     }
 }
 
@@ -153,25 +161,31 @@ impl From<&Metadata<'_>> for Struct {
         put("degraded", metadata.degraded.then_some(Kind::BoolValue(true)));
         put("override", metadata.changed_by.map(text));
         put("excess", metadata.excess.map(text));
-        let mut verdicts = Self::default();
-        for (limit, word) in &metadata.shadow {
-            // Of two budgets of one limit (a request of two callers) the one that refuses is told.
-            if *word == "deny" || !verdicts.fields.contains_key(*limit) {
-                verdicts.fields.insert((*limit).to_owned(), text(word).into());
-            }
-        }
-        if !verdicts.fields.is_empty() {
-            put("shadow", Some(Kind::StructValue(verdicts)));
-        }
-        let mut merged = Self::default();
-        for rule in &metadata.rules {
-            merge(&mut merged, rule);
-        }
-        if !merged.fields.is_empty() {
-            put("metadata", Some(Kind::StructValue(merged)));
-        }
+        put("shadow", shadow(metadata).map(Kind::StructValue));
+        put("metadata", merged(metadata).map(Kind::StructValue));
         Self { fields }
     }
+}
+
+/// The verdicts of limits in shadow mode, if there are any.
+pub(super) fn shadow(metadata: &Metadata<'_>) -> Option<Struct> {
+    let mut verdicts = Struct::default();
+    for (limit, word) in &metadata.shadow {
+        // Of two budgets of one limit (a request of two callers) the one that refuses is told.
+        if *word == "deny" || !verdicts.fields.contains_key(*limit) {
+            verdicts.fields.insert((*limit).to_owned(), text(word).into());
+        }
+    }
+    (!verdicts.fields.is_empty()).then_some(verdicts)
+}
+
+/// The metadata of all rules, if there is any.
+pub(super) fn merged(metadata: &Metadata<'_>) -> Option<Struct> {
+    let mut merged = Struct::default();
+    for rule in &metadata.rules {
+        merge(&mut merged, rule);
+    }
+    (!merged.fields.is_empty()).then_some(merged)
 }
 
 /// Merges a rule's metadata: the first to write a key wins, nested mappings merge.

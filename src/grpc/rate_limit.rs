@@ -8,9 +8,9 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 
 use super::complaints::{Complaints, LONGEST, escape};
-use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use super::encode::Encoded;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use crate::answer::answer;
+use crate::answer::{Answer, answer};
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::resolve::Malformed;
 use crate::limiter::{Decided, Limiter, LimiterError};
@@ -74,12 +74,13 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
             .map_err(|error| status(&error))
     }
 
-    async fn answer(
+    /// The answer in the form that is wanted, a message or its bytes.
+    async fn answer<A: for<'a> From<Answer<'a>>>(
         &self,
         message: &RateLimitRequest,
         deadline: Option<Duration>,
         metadata: Option<&MetadataMap>,
-    ) -> Result<RateLimitResponse, LimiterError> {
+    ) -> Result<A, LimiterError> {
         let watch = Stopwatch::start();
         let policy = self.limiter.policy();
         let request = message.into();
@@ -127,12 +128,12 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
     }
 }
 
-#[tonic::async_trait]
-impl<S: Store, C: Clock> RateLimitService for RateLimits<S, C> {
-    async fn should_rate_limit(
+impl<S: Store, C: Clock> RateLimits<S, C> {
+    /// Answers a call.
+    pub(super) async fn call(
         &self,
         request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
+    ) -> Result<Response<Encoded>, Status> {
         let metadata = request.metadata();
         let answer = self.answer(request.get_ref(), deadline(metadata), Some(metadata));
         answer.await.map(Response::new).map_err(|error| {

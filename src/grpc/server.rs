@@ -18,8 +18,8 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::complaints::Complaints;
 use super::connection::Connections;
 use super::proto::FILE_DESCRIPTOR_SET;
-use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use super::rate_limit::RateLimits;
+use super::service::Served;
 use crate::clock::Clock;
 use crate::store::Store;
 use crate::tls::Tls;
@@ -32,9 +32,6 @@ const OLD_PATHS: [&str; 2] = [
     "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
     "/pb.lyft.ratelimit.RateLimitService/ShouldRateLimit",
 ];
-
-/// Larger than any request of Envoy's by far: descriptors are bounded by its header limits.
-const MAX_MESSAGE: usize = 1 << 20;
 
 /// Says over gRPC health whether this replica takes requests.
 #[derive(Clone)]
@@ -107,9 +104,8 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let complaints = Arc::clone(self.service.complaints());
-        let service = RateLimitServiceServer::new(self.service).max_decoding_message_size(MAX_MESSAGE);
         let health = HealthServer::new(HealthService::from_health_reporter(self.health.0));
-        let mut routes = Routes::new(service)
+        let mut routes = Routes::new(Served::new(self.service))
             .add_service(health)
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1()?)
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1alpha()?);
