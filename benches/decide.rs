@@ -13,12 +13,15 @@ use cota::engine::lease::Ask;
 use cota::engine::policy::{Domain, Policy};
 use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::{Micros, Timestamp};
+use cota::grpc::encode::Encoded;
+use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use cota::store::leased::{Central, Leased, NoAnswer};
 use cota::store::memory::Memory;
 use cota::store::redis::Return;
 use cota::store::{Reply, Store, StoreError};
 use cota::telemetry::Metrics;
 use divan::{Bencher, black_box};
+use prost::Message as _;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -106,6 +109,30 @@ fn decide_and_answer(bencher: Bencher<'_, '_>, descriptors: usize) {
         let mut resolved = resolve(Some(&domain), black_box(&request), false, Timestamp(1));
         let decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
         answer(Some(&domain), &resolved, &decision, 0.15).headers.len()
+    });
+}
+
+/// How an answer becomes bytes.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// As it is sent.
+    Encoder,
+    /// As it would be with the generated messages.
+    Messages,
+}
+
+#[divan::bench(args = [By::Encoder, By::Messages])]
+fn answer_to_wire(bencher: Bencher<'_, '_>, by: By) {
+    let (domain, request) = (domain("token_bucket"), request(4));
+    let store = Memory::new(SystemClock, 1_000_000);
+    let mut resolved = resolve(Some(&domain), &request, false, Timestamp(1));
+    let decision = ready(store.decide(&mut resolved, Micros::ZERO)).expect("memory always answers");
+    bencher.bench_local(|| {
+        let answer = answer(Some(&domain), &resolved, black_box(&decision), 0.15);
+        match by {
+            By::Encoder => Encoded::from(answer).bytes().len(),
+            By::Messages => RateLimitResponse::from(answer).encode_to_vec().len(),
+        }
     });
 }
 

@@ -50,6 +50,29 @@ def policy(rules: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def reload(scratch: pathlib.Path, body: pathlib.Path) -> tuple[float, float]:
+    """T11: the slowest answer, in milliseconds, of seconds without a reload and of seconds with one of 10,000
+    limits; medians, in turns. On all CPUs, as it runs: compiling has a thread of its own."""
+    path = scratch / "reloaded.yaml"
+    path.write_text(policy(10_000))
+    server = cota(path, pin=())
+    slowest: dict[bool, list[float]] = {False: [], True: []}
+    try:
+        server.load(body)
+        for n in range(2 * max(ROUNDS, 5)):
+            change, before = n % 2 == 1, server.reloads()
+            if change:
+                path.write_text(policy(10_000).replace("other-1\n", f"changed-{n}\n"))
+            # The files are read twice, 200 ms apart, and then compiled: all within this.
+            times = server.pace(body, 5_000, 2, scratch / "log")
+            if change != (server.reloads() != before):
+                sys.exit(f"a policy should {'' if change else 'not '}have come into force under load")
+            slowest[change].append(max(took for _, took in times) / 1000)
+    finally:
+        server.stop()
+    return statistics.median(slowest[False]), statistics.median(slowest[True])
+
+
 def main() -> None:
     for tool in ("h2load", "taskset", "redis-server", "redis-benchmark"):
         if not shutil.which(tool):
@@ -73,6 +96,7 @@ def main() -> None:
         finally:
             for server in servers.values():
                 server.stop()
+        quiet, reloading = reload(scratch, body)
     us = {name: statistics.median(values) for name, values in figures.items()}
     memory = subprocess.run([str(TARGET / "examples/million")], capture_output=True, text=True, check=True).stdout
     per_caller = float(re.search(r"([\d.]+) bytes a caller", memory).group(1))
@@ -80,6 +104,7 @@ def main() -> None:
         ("T1 CPU per decision, 4 limits, full reply / constant OK", us["10"] / us["floor"], 1.25, "x"),
         ("T3 CPU per decision, 10,000 limits / 10 limits", us["10000"] / us["10"], 1.1, "x"),
         ("T9 memory store, a million callers", per_caller, 100, " B a caller"),
+        (f"T11 reload of 10,000 limits: slowest answer {reloading:.1f} ms / {quiet:.1f} ms", reloading - quiet, 5, " ms"),
     ]
     rustc = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     floors, shared = redis_rows.measure()
@@ -92,7 +117,7 @@ def main() -> None:
         print(f"  {label:<14} {us[name]:6.2f} us a call   ({spread})")
     print("  Redis by itself (redis-benchmark -P 16 -c 50): " + ", ".join(f"{k} {v:.2f} us" for k, v in floors.items()))
     for label, value, target, unit in rows:
-        verdict = "met" if abs(value) <= target else "NOT met"
+        verdict = "met" if abs(value) <= target or (unit == " ms" and value < 0) else "NOT met"
         print(f"  {label:<68} {value:7.2f}{unit}  target {target}{unit}: {verdict}")
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
@@ -42,6 +43,7 @@ class Server:
     """A server process, pinned to one CPU unless told otherwise."""
 
     def __init__(self, command: list[str], pin: tuple[str, ...] = ("taskset", "-c", "0")):
+        self.http = None
         log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         self.process = subprocess.Popen([*pin, *command], stderr=log, env=os.environ | {"RUST_LOG": "info"})
         self.port = None
@@ -50,8 +52,10 @@ class Server:
                 log.seek(0)
                 sys.exit(f"{command[0]} ended:\n{log.read()}")
             with open(log.name, encoding="utf-8") as lines:
-                found = re.search(r"listening grpc=\S*?:(\d+)", re.sub(r"\x1b\[[0-9;]*m", "", lines.read()))
+                text = re.sub(r"\x1b\[[0-9;]*m", "", lines.read())
+            found = re.search(r"listening grpc=\S*?:(\d+)(?: http=\S*?:(\d+))?", text)
             self.port = found and int(found.group(1))
+            self.http = found and found.group(2) and int(found.group(2))
 
     def cpu(self) -> float:
         """Seconds of CPU so far."""
@@ -69,6 +73,39 @@ class Server:
         if not done or int(done.group(1)) != CALLS:
             sys.exit(f"not every call succeeded:\n{out}")
         return (self.cpu() - before) * 1e6 / CALLS
+
+    def pace(self, body: pathlib.Path, rate: float, seconds: float, log: pathlib.Path) -> list[tuple[float, int]]:
+        """Calls at that rate from the other CPU, however late the answers: when each was sent, in seconds
+        since the epoch, and the microseconds until its answer."""
+        clients = 8
+        subprocess.run(
+            ["taskset", "-c", "1", "h2load", f"--rps={max(rate / clients, 1):.1f}", "-n", str(int(rate * seconds))]
+            + ["-c", str(clients), "-m", "1000", "-d", str(body), f"--log-file={log}"]
+            + ["-H", "content-type: application/grpc", "-H", "te: trailers", "-H", "grpc-timeout: 20m", f"http://127.0.0.1:{self.port}{METHOD}"],
+            capture_output=True, text=True, check=True,
+        )
+        lines = (line.split("\t") for line in log.read_text().splitlines())
+        log.unlink()
+        found = [(int(sent) / 1e6, int(took)) for sent, status, took in lines if status == "200"]
+        if len(found) < int(rate * seconds) * 0.99:
+            sys.exit(f"only {len(found)} of {int(rate * seconds)} calls were answered")
+        return found
+
+    def reloads(self) -> str:
+        """What became of changes of its policy so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics") as page:
+            return "".join(re.findall(r"^cota_config_reloads_total.*", page.read().decode(), re.M))
+
+    def unanswered(self) -> int:
+        """How many calls got an error for an answer so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics") as page:
+            text = page.read().decode()
+        return sum(int(n) for n in re.findall(r'^cota_requests_total\{[^}]*code="error"[^}]*\} (\d+)', text, re.M))
+
+    def resident(self) -> float:
+        """MiB of memory now."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) / 1024
 
     def stop(self) -> None:
         self.process.kill()

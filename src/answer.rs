@@ -230,7 +230,9 @@ fn write_headers(
         match family {
             HeaderFamily::Draft03 => {
                 answer.headers.push(("RateLimit-Limit", limit.to_string()));
-                answer.headers.push(("RateLimit-Remaining", remaining.to_string()));
+                answer
+                    .headers
+                    .push(("RateLimit-Remaining", remaining.to_string()));
                 answer
                     .headers
                     .push(("RateLimit-Reset", view.reset.secs_ceil().to_string()));
@@ -268,7 +270,9 @@ fn write_headers(
             }
             HeaderFamily::XRateLimit => {
                 answer.headers.push(("x-ratelimit-limit", limit.to_string()));
-                answer.headers.push(("x-ratelimit-remaining", remaining.to_string()));
+                answer
+                    .headers
+                    .push(("x-ratelimit-remaining", remaining.to_string()));
                 answer
                     .headers
                     .push(("x-ratelimit-reset", view.reset.secs_ceil().to_string()));

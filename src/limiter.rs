@@ -53,6 +53,9 @@ pub enum LimiterError {
     /// No policy has been in force yet.
     #[error("no policy is in force")]
     NoPolicy,
+    /// The caller's deadline passed before its request had its turn.
+    #[error("the caller's deadline passed before the request was decided")]
+    Late,
     /// The store gave no answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -96,7 +99,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// dropped while it waits, what was charged is given back.
     ///
     /// # Errors
-    /// When the request is malformed, no policy is in force, or the store gave no answer.
+    /// When the request is malformed, nobody waits for the answer any more, no policy is in force, or the
+    /// store gave no answer.
     pub async fn decide<'r>(
         &self,
         policy: &'r Policy,
@@ -114,6 +118,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
         if policy.version == 0 {
             return Err(LimiterError::NoPolicy);
+        }
+        // A service that gets more than it can do would otherwise do all of it too late, and charge for it.
+        if deadline == Some(Duration::ZERO) {
+            return Err(LimiterError::Late);
         }
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
         let now = self.clock.now();
@@ -148,12 +156,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if wait == Micros::ZERO {
             return Ok(decided);
         }
+        // Apart, since every call would carry the room for it and each move of a future copies all of it.
+        Ok(Box::pin(self.hold(decided, wait)).await)
+    }
+
+    async fn hold<'r>(&self, decided: Decided<'r>, wait: Micros) -> Decided<'r> {
         let held = Held {
             store: &self.store,
             answer: Some(decided),
         };
         tokio::time::sleep(wait.into()).await;
-        Ok(held.release())
+        held.release()
     }
 }
 

@@ -51,7 +51,11 @@ impl From<Answer<'_>> for Encoded {
 }
 
 fn code(over: bool) -> u64 {
-    if over { Code::OverLimit as u64 } else { Code::Ok as u64 }
+    if over {
+        Code::OverLimit as u64
+    } else {
+        Code::Ok as u64
+    }
 }
 
 /// Fields in protobuf's encoding. As in proto3, what is zero or empty is left out.
@@ -156,7 +160,9 @@ impl Wire {
 
     fn struct_member(&mut self, key: &str, fields: Option<Struct>) {
         if let Some(fields) = fields {
-            self.value(key, |wire| prost::encoding::message::encode(5, &fields, &mut wire.0));
+            self.value(key, |wire| {
+                prost::encoding::message::encode(5, &fields, &mut wire.0)
+            });
         }
     }
 

@@ -69,7 +69,7 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         message: &RateLimitRequest,
         deadline: Option<Duration>,
     ) -> Result<RateLimitResponse, Status> {
-        self.answer(message, deadline, None)
+        self.answer(message, Stopwatch::start(), deadline, None)
             .await
             .map_err(|error| status(&error))
     }
@@ -78,17 +78,18 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
     async fn answer<A: for<'a> From<Answer<'a>>>(
         &self,
         message: &RateLimitRequest,
+        watch: Stopwatch,
         deadline: Option<Duration>,
         metadata: Option<&MetadataMap>,
     ) -> Result<A, LimiterError> {
-        let watch = Stopwatch::start();
         let policy = self.limiter.policy();
         let request = message.into();
         let span = self.traces.decision(|| metadata.map(origin).unwrap_or_default());
-        let decide = self.limiter.decide(&policy, &request, deadline);
+        let deadline = deadline.map(|deadline| deadline.saturating_sub(watch.elapsed()));
         let decided = match &span {
-            None => decide.await,
-            Some(span) => span.around(decide).await,
+            None => self.limiter.decide(&policy, &request, deadline).await,
+            // Boxed, so that calls that are not traced have no room for it.
+            Some(span) => Box::pin(span.around(self.limiter.decide(&policy, &request, deadline))).await,
         };
         match decided {
             Ok(Decided {
@@ -123,23 +124,26 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         match error {
             LimiterError::NoDomain => self.complaints.no_domain(peer, id),
             LimiterError::NoDescriptors(domain) => self.complaints.no_descriptors(domain, peer, id),
-            LimiterError::NoPolicy | LimiterError::Store(_) => {}
+            LimiterError::NoPolicy | LimiterError::Late | LimiterError::Store(_) => {}
         }
     }
 }
 
 impl<S: Store, C: Clock> RateLimits<S, C> {
-    /// Answers a call.
+    /// Answers a call that came when `watch` was started.
     pub(super) async fn call(
         &self,
         request: Request<RateLimitRequest>,
+        watch: Stopwatch,
     ) -> Result<Response<Encoded>, Status> {
         let metadata = request.metadata();
-        let answer = self.answer(request.get_ref(), deadline(metadata), Some(metadata));
-        answer.await.map(Response::new).map_err(|error| {
-            self.complain(&error, request.remote_addr(), metadata);
-            status(&error)
-        })
+        self.answer(request.get_ref(), watch, deadline(metadata), Some(metadata))
+            .await
+            .map(Response::new)
+            .map_err(|error| {
+                self.complain(&error, request.remote_addr(), metadata);
+                status(&error)
+            })
     }
 }
 
@@ -148,7 +152,7 @@ fn malformed(error: &LimiterError) -> Option<Malformed> {
     match error {
         LimiterError::NoDomain => Some(Malformed::NoDomain),
         LimiterError::NoDescriptors(_) => Some(Malformed::NoDescriptors),
-        LimiterError::NoPolicy | LimiterError::Store(_) => None,
+        LimiterError::NoPolicy | LimiterError::Late | LimiterError::Store(_) => None,
     }
 }
 
@@ -158,6 +162,7 @@ fn status(error: &LimiterError) -> Status {
     let code = match error {
         // The caller's configuration is wrong; sending it again does not help.
         LimiterError::NoDomain | LimiterError::NoDescriptors(_) => Code::InvalidArgument,
+        LimiterError::Late => Code::DeadlineExceeded,
         // Passing states of this replica: another one, or a later call, may answer.
         LimiterError::NoPolicy | LimiterError::Store(_) => Code::Unavailable,
     };
@@ -170,6 +175,7 @@ fn reason(error: &LimiterError) -> &'static str {
         LimiterError::NoDomain => "no domain",
         LimiterError::NoDescriptors(_) => "no descriptors",
         LimiterError::NoPolicy => "no policy is in force",
+        LimiterError::Late => "the deadline had passed",
         LimiterError::Store(_) => "the store gave no answer",
     }
 }

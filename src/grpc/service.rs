@@ -13,7 +13,7 @@ use super::encode::{AnswerCodec, Encoded};
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use super::rate_limit::RateLimits;
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::store::Store;
 
 /// Larger than any request of Envoy's by far: descriptors are bounded by its header limits.
@@ -53,7 +53,10 @@ impl<S: Store, C: Clock> Service<http::Request<Body>> for Served<S, C> {
         if request.uri().path() != METHOD {
             return Box::pin(async { Ok(Status::unimplemented("").into_http()) });
         }
-        let method = self.clone();
+        let method = Call {
+            service: Arc::clone(&self.0),
+            watch: Stopwatch::start(),
+        };
         Box::pin(async move {
             let grpc = Grpc::new(AnswerCodec);
             let mut grpc = grpc.apply_max_message_size_config(Some(MAX_MESSAGE), None);
@@ -62,12 +65,18 @@ impl<S: Store, C: Clock> Service<http::Request<Body>> for Served<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> UnaryService<RateLimitRequest> for Served<S, C> {
+/// One call, and since when it waits for its turn.
+struct Call<S, C> {
+    service: Arc<RateLimits<S, C>>,
+    watch: Stopwatch,
+}
+
+impl<S: Store, C: Clock> UnaryService<RateLimitRequest> for Call<S, C> {
     type Response = Encoded;
     type Future = BoxFuture<Response<Encoded>, Status>;
 
     fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let service = Arc::clone(&self.0);
-        Box::pin(async move { service.call(request).await })
+        let (service, watch) = (Arc::clone(&self.service), self.watch);
+        Box::pin(async move { service.call(request, watch).await })
     }
 }

@@ -164,7 +164,7 @@ async fn a_held_answer_is_out_five_milliseconds_before_the_callers_deadline() {
 async fn a_wait_past_the_deadline_is_refused_at_once_and_uncharged() {
     let desk = Desk::new(vec![fixed("hour", 99, Unit::Hour), one_a_second()]);
     desk.ask(None).await;
-    for deadline in [ms(1_004), ms(20), ms(5), ms(4), ms(0)] {
+    for deadline in [ms(1_004), ms(20), ms(5), ms(4), ms(1)] {
         let (decision, took) = timed(desk.ask(Some(deadline))).await;
         assert_eq!((decision.refused, took), (true, ms(0)), "{deadline:?}");
     }
@@ -245,6 +245,18 @@ async fn a_store_without_an_answer_is_an_error_that_leaves_nothing_held() {
     let asked = desk.limiter.decide(&desk.policy, &request, None).await;
     assert!(matches!(asked, Err(LimiterError::Store(_))));
     assert_eq!(desk.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_caller_has_given_up_is_neither_decided_nor_charged() {
+    let desk = Desk::new(vec![bucket("tenant", 10, 10, Unit::Hour)]);
+    let request = request(&[ACME]);
+    let late = Some(Duration::ZERO);
+    let asked = desk.limiter.decide(&desk.policy, &request, late).await;
+    assert!(matches!(asked, Err(LimiterError::Late)));
+    assert_eq!(desk.remaining().await, 10);
+    desk.ask(Some(Duration::from_nanos(1))).await;
+    assert_eq!(desk.remaining().await, 9);
 }
 
 async fn error<'a>(policy: &'a Policy, request: &Request<'a>) -> String {

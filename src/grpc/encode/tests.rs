@@ -1,15 +1,20 @@
 //! To the byte what the generated messages write.
 
-use prost::Message as _;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use prost::Message as _;
 
 use super::super::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use super::*;
 use crate::engine::limit::{ExcessAction, Unit, Value};
 
-const NAMES: [&str; 4] = ["tenant", "", "a-name-that-is-a-good-deal-longer", "tenant.route/minute"];
+const NAMES: [&str; 4] = [
+    "tenant",
+    "",
+    "a-name-that-is-a-good-deal-longer",
+    "tenant.route/minute",
+];
 const WORDS: [&str; 4] = ["allow", "wait", "excess", "deny"];
 const ACTIONS: [ExcessAction; 3] = [
     ExcessAction::ServeStale,
@@ -50,7 +55,7 @@ fn rule() -> impl Strategy<Value = &'static std::collections::BTreeMap<Box<str>,
         Just(Value::Null),
         any::<bool>().prop_map(Value::Bool),
         ".{0,200}".prop_map(|text| Value::String(text.into())),
-        vec(Just(Value::Number(0.5)), 0..3).prop_map(|list| Value::List(list.into())),
+        vec(Just(Value::Number(0.5)), 0..3).prop_map(Value::List),
     ];
     let key = "[a-z]{0,3}".prop_map(Box::from);
     // Leaked, since metadata borrows from the policy: a few kilobytes a run.
