@@ -11,7 +11,7 @@ use std::time::Duration;
 use cota::clock::Stopwatch;
 use cota::store::redis::{Client, Fate, Kind, Target, TlsFiles};
 use redis::Value;
-use support::calls::{BACK, GRACE, SCRIPT, WITHIN, add, client, fails_with, recovers};
+use support::calls::{BACK, Punctual, SCRIPT, WITHIN, add, add_at_leisure, client, fails_with, recovers};
 use support::certificates::Authority;
 use support::proxy::Proxy;
 use support::redis::{PATIENCE, Server, await_that, free_port};
@@ -23,10 +23,10 @@ use tokio::task::JoinSet;
 async fn the_script_is_brought_to_a_server_that_does_not_know_it() {
     let server = Server::start(&[]);
     let client = client(&server.url());
-    assert_eq!(add(&client, "a").await, Ok(1));
-    assert_eq!(add(&client, "a").await, Ok(2));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(1));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(2));
     server.ask(&["SCRIPT", "FLUSH"]);
-    assert_eq!(add(&client, "a").await, Ok(3));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(3));
     assert!(client.shards()[0].up);
     let mut get = redis::cmd("GET");
     get.arg("a");
@@ -47,18 +47,19 @@ async fn the_script_is_brought_to_a_server_that_does_not_know_it() {
 async fn a_killed_server_is_left_alone_and_found_again() {
     let mut server = Server::start(&[]);
     let client = client(&server.url());
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     for outage in [Duration::ZERO, Duration::from_secs(3)] {
         server.kill();
         let error = fails_with(&client, "a", Kind::Refused).await;
         assert_eq!(error.fate(), Fate::NotDone);
-        let down = Stopwatch::start();
+        let (down, mut punctual) = (Stopwatch::start(), Punctual::default());
         while down.elapsed() < outage {
             let watch = Stopwatch::start();
             add(&client, "a").await.unwrap_err();
-            assert!(watch.elapsed() < GRACE, "{:?}", watch.elapsed());
+            punctual.saw(watch.elapsed(), Duration::ZERO);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+        punctual.assert();
         let shard = client.shards().remove(0);
         assert!(!shard.up && shard.error.is_some(), "{shard:?}");
         server.restart();
@@ -84,20 +85,24 @@ async fn a_server_that_comes_late_is_found() {
 async fn a_frozen_server_costs_a_few_timeouts() {
     let server = Server::start(&[]);
     let client = client(&server.url());
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     server.freeze();
-    let (mut timeouts, frozen) = (0, Stopwatch::start());
+    let (mut timeouts, mut punctual, frozen) = (0, Punctual::default(), Stopwatch::start());
     while frozen.elapsed() < Duration::from_secs(2) {
         let watch = Stopwatch::start();
         let error = add(&client, "a").await.unwrap_err();
-        assert!(watch.elapsed() < WITHIN + GRACE, "{:?}", watch.elapsed());
+        let limit = if error.kind == Kind::Refused {
+            Duration::ZERO
+        } else {
+            WITHIN
+        };
+        punctual.saw(watch.elapsed(), limit);
         timeouts += u32::from(error.kind == Kind::Timeout);
-        if error.kind == Kind::Refused {
-            assert!(watch.elapsed() < GRACE, "{:?}", watch.elapsed());
-        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(timeouts, 3);
+    punctual.assert();
+    // Fewer where the machine stalled, and the client found out by itself.
+    assert!((1..=3).contains(&timeouts), "{timeouts}");
     server.thaw();
     let took = recovers(&client, "a", |_| {}).await;
     assert!(took < BACK, "{took:?}");
@@ -108,7 +113,7 @@ async fn a_connection_that_is_dead_without_a_word_is_replaced() {
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.address()).await;
     let client = client(&format!("redis://{}", proxy.address));
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     proxy.stall_connections();
     let mut timeouts = 0;
     let took = recovers(&client, "a", |error| {
@@ -118,7 +123,7 @@ async fn a_connection_that_is_dead_without_a_word_is_replaced() {
     assert!(took < WITHIN * 3 + BACK / 2, "{took:?}");
     assert_eq!(timeouts, 3);
     // Those three were done, and none was done again.
-    assert_eq!(add(&client, "a").await, Ok(6));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(6));
 
     // Nobody calls: found all the same.
     proxy.stall_connections();
@@ -137,19 +142,20 @@ async fn a_slow_way_is_a_dead_one() {
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.address()).await;
     let client = client(&format!("redis://{}", proxy.address));
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     // Within the limit of a greeting, and beyond it.
     for delay in [WITHIN * 3, Duration::from_secs(1)] {
         proxy.delay(delay);
-        let (mut timeouts, slow) = (0, Stopwatch::start());
+        let (mut timeouts, mut punctual, slow) = (0, Punctual::default(), Stopwatch::start());
         while slow.elapsed() < Duration::from_secs(2) {
             let watch = Stopwatch::start();
             let error = add(&client, "a").await.unwrap_err();
-            assert!(watch.elapsed() < WITHIN + GRACE, "{:?}", watch.elapsed());
+            punctual.saw(watch.elapsed(), WITHIN);
             timeouts += u32::from(error.kind == Kind::Timeout);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(timeouts, 3);
+        punctual.assert();
+        assert!((1..=3).contains(&timeouts), "{timeouts}");
         proxy.delay(Duration::ZERO);
         let took = recovers(&client, "a", |_| {}).await;
         assert!(took < BACK, "{took:?}");
@@ -197,7 +203,7 @@ async fn a_proxy_that_answers_for_a_dead_server_gets_a_call_now_and_then() {
 async fn calls_that_wait_are_bounded() {
     let server = Server::start(&[]);
     let client = client(&server.url());
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     server.freeze();
     let mut calls = JoinSet::new();
     for _ in 0..5_000 {
@@ -221,7 +227,7 @@ async fn calls_that_wait_are_bounded() {
 async fn a_server_that_became_a_replica_says_so_until_it_is_none() {
     let (primary, server) = (Server::start(&[]), Server::start(&[]));
     let client = client(&server.url());
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     server.ask(&["REPLICAOF", "127.0.0.1", &primary.port.to_string()]);
     let error = fails_with(&client, "a", Kind::ReadOnly).await;
     assert_eq!(error.fate(), Fate::NotDone);
@@ -237,8 +243,8 @@ async fn a_user_who_may_not_load_scripts_may_call_them() {
     server.ask(&rights.split(' ').collect::<Vec<_>>());
     server.ask(&["CONFIG", "SET", "requirepass", "other"]);
     let client = client(&format!("redis://app:s3cret@{}", server.address()));
-    assert_eq!(add(&client, "a").await, Ok(1));
-    assert_eq!(add(&client, "a").await, Ok(2));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(1));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +269,7 @@ async fn a_wrong_password_is_named_and_a_new_one_read_from_the_file() {
 async fn the_database_is_the_one_that_was_asked_for() {
     let server = Server::start(&[]);
     let client = client(&format!("{}/7", server.url()));
-    add(&client, "a").await.unwrap();
+    add_at_leisure(&client, "a").await.unwrap();
     assert!(server.text(&["INFO", "keyspace"]).contains("db7:keys=1"));
 }
 
@@ -274,7 +280,7 @@ async fn a_server_without_memory_did_nothing() {
     let error = add(&client, "a").await.unwrap_err();
     assert_eq!((error.kind, error.fate()), (Kind::Oom, Fate::NotDone));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert_eq!(add(&client, "a").await, Ok(1));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cota::clock::Stopwatch;
 use cota::store::redis::{Client, Kind};
-use support::calls::{BACK, add, client, fails_with, recovers};
+use support::calls::{BACK, Punctual, WITHIN, add_at_leisure, client, fails_with, recovers};
 use support::redis::{self, Cluster, Server, await_that};
 use tokio::task::JoinHandle;
 
@@ -25,16 +25,18 @@ impl Undisturbed {
         let (stop, client) = (Arc::<AtomicBool>::default(), client.clone());
         let stopped = Arc::clone(&stop);
         let calls = tokio::spawn(async move {
-            let mut calls = 0;
+            let (mut calls, mut punctual) = (0, Punctual::default());
             while !stopped.load(Ordering::Relaxed) {
                 for key in &keys {
                     let watch = Stopwatch::start();
-                    let result = add(&client, key).await;
+                    let result = add_at_leisure(&client, key).await;
                     assert!(result.is_ok(), "{key}: {result:?} after {:?}", watch.elapsed());
+                    punctual.saw(watch.elapsed(), WITHIN);
                     calls += 1;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
+            punctual.assert();
             calls
         });
         Self { stop, calls }
@@ -78,7 +80,8 @@ async fn fails_over(cluster: &Cluster, client: &Client, slot: u16, victim: usize
     let watch = Stopwatch::start();
     let (errors, slow) = failing.await.unwrap();
     assert!(watch.elapsed() < BACK, "{:?}", watch.elapsed());
-    assert!(slow <= 5, "{slow} of {errors} failed calls were waited for");
+    // Three, and what a machine that stalls adds; a client that waits would do so for a second's worth.
+    assert!(slow <= 10, "{slow} of {errors} failed calls were waited for");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,7 +93,7 @@ async fn a_cluster_is_followed_wherever_it_goes() {
 
     // Every slot is found, and each key was counted once.
     for key in &keys {
-        assert_eq!(add(&client, key).await, Ok(1));
+        assert_eq!(add_at_leisure(&client, key).await, Ok(1));
     }
     assert_eq!(client.shards().len(), 3);
     assert!(client.shards().iter().all(|shard| shard.up));
@@ -100,7 +103,7 @@ async fn a_cluster_is_followed_wherever_it_goes() {
         server.ask(&["SCRIPT", "FLUSH"]);
     }
     for key in &keys {
-        assert_eq!(add(&client, key).await, Ok(2));
+        assert_eq!(add_at_leisure(&client, key).await, Ok(2));
     }
 
     // A slot is on its way, and then arrives.
@@ -112,14 +115,14 @@ async fn a_cluster_is_followed_wherever_it_goes() {
     cluster.servers[from].ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &cluster.id(to)]);
     cluster.servers[to].ask(&["SCRIPT", "FLUSH"]);
     for count in 1..=3 {
-        assert_eq!(add(&client, &keys[0]).await, Ok(count));
+        assert_eq!(add_at_leisure(&client, &keys[0]).await, Ok(count));
     }
     let before = client.shard(keys[0].as_bytes());
     for server in [to, from] {
         cluster.servers[server].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &cluster.id(to)]);
     }
     for count in 4..=6 {
-        assert_eq!(add(&client, &keys[0]).await, Ok(count));
+        assert_eq!(add_at_leisure(&client, &keys[0]).await, Ok(count));
     }
     assert_ne!(client.shard(keys[0].as_bytes()), before);
     assert_eq!(
@@ -143,13 +146,13 @@ async fn a_cluster_is_followed_wherever_it_goes() {
 
     // A primary is frozen, and comes back as a replica.
     let (primary, _) = cluster.serving(slot, 0);
-    add(&client, &key_in(slot)).await.unwrap();
+    add_at_leisure(&client, &key_in(slot)).await.unwrap();
     let undisturbed = Undisturbed::start(&client, others(primary));
     cluster.servers[primary].freeze();
     fails_over(&cluster, &client, slot, primary).await;
     cluster.servers[primary].thaw();
     tokio::task::block_in_place(|| cluster.settle());
-    assert!(add(&client, &key_in(slot)).await.is_ok());
+    assert!(add_at_leisure(&client, &key_in(slot)).await.is_ok());
     undisturbed.end().await;
 
     // A primary is killed.
@@ -161,7 +164,7 @@ async fn a_cluster_is_followed_wherever_it_goes() {
     cluster.servers[primary].restart();
     tokio::task::block_in_place(|| cluster.settle());
     for key in &keys {
-        add(&client, key).await.unwrap();
+        add_at_leisure(&client, key).await.unwrap();
     }
     assert!(
         client.shards().iter().all(|shard| shard.up),
@@ -189,7 +192,7 @@ async fn sentinels_are_asked_for_the_new_master() {
         )
     };
     let client = client(&master("budgets"));
-    assert_eq!(add(&client, "a").await, Ok(1));
+    assert_eq!(add_at_leisure(&client, "a").await, Ok(1));
     tokio::task::block_in_place(|| {
         await_that("the replica is known", || {
             sentinel.text(&["INFO", "sentinel"]).contains("slaves=1")

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use cota::clock::Stopwatch;
@@ -18,7 +19,7 @@ use crate::support::redis::slot;
 
 /// How many call at once, and how often each: some six hundred calls a second, which debug builds on a busy
 /// machine with two cores answer at leisure.
-const WORKERS: usize = 8;
+pub(crate) const WORKERS: usize = 8;
 const EVERY: Duration = Duration::from_millis(12);
 
 /// Callers of each kind: enough to be on every shard.
@@ -46,10 +47,12 @@ pub(crate) struct Load {
     samples: Arc<Mutex<Vec<Sample>>>,
     failures: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
+    /// When the machine did not let us go on: from and until.
+    stalls: Arc<Mutex<Vec<(Duration, Duration)>>>,
 }
 
 impl Load {
-    pub(crate) fn start(replicas: &[SocketAddr]) -> Self {
+    pub(crate) fn start(replicas: &[SocketAddr], workers: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -61,22 +64,24 @@ impl Load {
             samples: Arc::default(),
             failures: Arc::default(),
             stop: Arc::default(),
+            stalls: Arc::default(),
         };
+        load.watch_the_machine();
         let _inside = load.runtime.enter();
         let channels: Vec<Channel> = replicas.iter().map(|&address| channel(address)).collect();
-        for worker in 0..WORKERS {
+        for worker in 0..workers {
             let channels = channels.clone();
             let (samples, failures) = (Arc::clone(&load.samples), Arc::clone(&load.failures));
             let (stop, began) = (Arc::clone(&load.stop), load.began);
             load.runtime.spawn(async move {
                 let mut tick = tokio::time::interval(EVERY);
                 tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                for call in (worker..).step_by(WORKERS) {
+                for call in (worker..).step_by(workers) {
                     tick.tick().await;
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    let channel = channels[call / WORKERS % channels.len()].clone();
+                    let channel = channels[call / workers % channels.len()].clone();
                     match one(channel, call, began).await {
                         Ok(sample) => samples.lock().unwrap().push(sample),
                         Err(failure) => failures.lock().unwrap().push(failure),
@@ -91,6 +96,34 @@ impl Load {
     /// The time on the samples' clock.
     pub(crate) fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    /// Notes when a thread that only wants to wake up every few milliseconds is late: what threads that have
+    /// more to do meet at that time is the machine's doing too.
+    fn watch_the_machine(&self) {
+        const EVERY: Duration = Duration::from_millis(2);
+        let (began, stop, stalls) = (self.began, Arc::clone(&self.stop), Arc::clone(&self.stalls));
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let due = began.elapsed() + EVERY;
+                thread::sleep(EVERY);
+                let woken = began.elapsed();
+                if woken - due > EVERY {
+                    stalls.lock().unwrap().push((due, woken));
+                }
+            }
+        });
+    }
+
+    /// How long an answer took when the machine let us go on.
+    pub(crate) fn took(&self, sample: &Sample) -> Duration {
+        let (asked, answered) = (sample.at.saturating_sub(sample.took), sample.at);
+        let stalls = self.stalls.lock().unwrap();
+        let within =
+            |&(from, until): &(Duration, Duration)| until.min(answered).saturating_sub(from.max(asked));
+        let from = stalls.partition_point(|&(_, until)| until < asked);
+        let stalled: Duration = stalls[from..].iter().map(within).sum();
+        sample.took.saturating_sub(stalled)
     }
 
     /// The samples since that time.

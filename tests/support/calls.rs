@@ -24,12 +24,45 @@ pub(crate) fn client(url: &str) -> Client {
     Client::start(url.parse().unwrap(), TlsFiles::default(), SCRIPT).unwrap()
 }
 
-/// Counts one on a key.
+/// Counts one on a key, in a short time.
 pub(crate) async fn add(client: &Client, key: &str) -> Result<i64, CallError> {
-    let value = client.call(key.as_bytes(), &[b"1"], WITHIN).await?;
+    add_within(client, key, WITHIN).await
+}
+
+/// The same where only the answer matters, in a time that no stall of the machine takes up.
+pub(crate) async fn add_at_leisure(client: &Client, key: &str) -> Result<i64, CallError> {
+    add_within(client, key, Duration::from_secs(2)).await
+}
+
+async fn add_within(client: &Client, key: &str, within: Duration) -> Result<i64, CallError> {
+    let value = client.call(key.as_bytes(), &[b"1"], within).await?;
     match value {
         Value::Int(count) => Ok(count),
         other => panic!("{other:?}"),
+    }
+}
+
+/// How many calls there were, and how many took longer than they should.
+#[derive(Default)]
+pub(crate) struct Punctual {
+    calls: u32,
+    late: u32,
+}
+
+impl Punctual {
+    pub(crate) fn saw(&mut self, took: Duration, limit: Duration) {
+        self.calls += 1;
+        self.late += u32::from(took >= limit + GRACE);
+    }
+
+    /// A machine that stalls now and then makes few late. A client that waits does so for all.
+    pub(crate) fn assert(&self) {
+        assert!(
+            self.late <= 3 + self.calls / 20,
+            "{} of {} were late",
+            self.late,
+            self.calls
+        );
     }
 }
 

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +25,7 @@ pub(crate) struct Server {
     folder: TempDir,
     child: Option<Child>,
     admin: Option<(String, String)>,
+    skewed: bool,
 }
 
 impl Server {
@@ -30,6 +34,36 @@ impl Server {
         let mut server = Self::absent(options);
         server.restart();
         server
+    }
+
+    /// A server whose clock can be set.
+    pub(crate) fn skewed(options: &[&str]) -> Self {
+        let mut server = Self::absent(options);
+        let (library, clock) = (
+            server.folder.path().join("skew.so"),
+            server.folder.path().join("skew"),
+        );
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/skew.c");
+        // Whoever links Rust has it.
+        let made = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([library.as_os_str(), source.as_ref()])
+            .output()
+            .expect("cc cannot be started: it comes with what Rust needs to link");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        std::fs::write(clock, [0; 8]).unwrap();
+        server.skewed = true;
+        server.restart();
+        server
+    }
+
+    /// Sets its clock that many seconds off ours.
+    pub(crate) fn skew(&self, seconds: i64) {
+        assert!(self.skewed, "its clock is the machine's");
+        // In place: the server looks at this very file.
+        let clock = self.folder.path().join("skew");
+        let mut clock = std::fs::File::options().write(true).open(clock).unwrap();
+        clock.write_all(&seconds.to_ne_bytes()).unwrap();
     }
 
     /// A server that is yet to be started.
@@ -45,6 +79,7 @@ impl Server {
             folder,
             child: None,
             admin: None,
+            skewed: false,
         }
     }
 
@@ -87,6 +122,10 @@ impl Server {
     pub(crate) fn restart(&mut self) {
         self.kill();
         let mut command = Command::new("redis-server");
+        if self.skewed {
+            command.env("LD_PRELOAD", self.folder.path().join("skew.so"));
+            command.env("SKEW", self.folder.path().join("skew"));
+        }
         if !self.options.contains(&"--sentinel".to_owned()) {
             let port = self.port.to_string();
             command
@@ -343,10 +382,17 @@ pub(crate) fn await_that(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A port that nobody else gets: below those that the system gives to whoever asks for any or connects
+/// somewhere, since one of those may be somebody's by the time that it is bound, and never twice in this process.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap();
+    for _ in 0..1_000 {
+        let port = fastrand::u16(10_000..32_000);
+        if !given.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            given.insert(port);
+            return port;
+        }
+    }
+    panic!("no port is free");
 }

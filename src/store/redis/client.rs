@@ -152,7 +152,20 @@ impl Client {
         };
         for _ in 0..SENDS {
             trail.at(&node);
-            match node.send(&command, asking, trail).await? {
+            let reply = match node.send(&command, asking, trail).await {
+                Ok(reply) => reply,
+                // It did not get there. Whoever took over meanwhile may be known by now.
+                Err(Kind::Refused) => match servers.successor(key, &node) {
+                    Some(successor) => {
+                        asking = false;
+                        node = successor;
+                        continue;
+                    }
+                    None => return Err(Kind::Refused.into()),
+                },
+                Err(kind) => return Err(kind.into()),
+            };
+            match reply {
                 Reply::Value(value) => return Ok(value),
                 // Restarted, promoted or flushed. EVAL brings the script to just this node.
                 Reply::NoScript => match *request {
@@ -170,11 +183,17 @@ impl Client {
                     node = servers.stranger(&at, node.address()).ok_or(Kind::Moved)?;
                 }
                 Reply::Error(kind, detail) => {
+                    // Each says that it did nothing.
                     if matches!(kind, Kind::ClusterDown | Kind::ReadOnly | Kind::Loading) {
                         servers.events.refresh.notify_one();
-                    }
-                    if kind == Kind::ReadOnly {
-                        node.reconnect();
+                        if kind == Kind::ReadOnly {
+                            node.reconnect();
+                        }
+                        if let Some(successor) = servers.successor(key, &node) {
+                            asking = false;
+                            node = successor;
+                            continue;
+                        }
                     }
                     return Err(Failure {
                         kind,

@@ -110,6 +110,12 @@ impl Servers {
         }
     }
 
+    /// Who serves the key now, if it is somebody else.
+    pub(super) fn successor(&self, key: &[u8], node: &Arc<Node>) -> Option<Arc<Node>> {
+        let now = self.table.load().node(key)?;
+        (!Arc::ptr_eq(&now, node)).then_some(now)
+    }
+
     pub(super) fn shard(&self, key: &[u8]) -> ShardId {
         let node = self.table.load().node(key);
         node.map_or(ShardId::UNKNOWN, |node| node.id())
