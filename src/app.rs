@@ -117,7 +117,14 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             );
             tracing::info!("overrides set at run time are lost at the end");
             let degraded = Box::new(Vec::new);
-            let served = service.run(store, overrides, registry, degraded, signals).await;
+            let budgets = Box::new(|| http::Budgeted {
+                store: "memory",
+                replicas: None,
+                shards: Vec::new(),
+            });
+            let served = service
+                .run(store, overrides, registry, (degraded, budgets), signals)
+                .await;
             sweeper.abort();
             served
         }
@@ -135,8 +142,16 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             }
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
+            let shown = Arc::clone(&store);
+            let budgets = Box::new(move || budgets(&shown));
             let served = service
-                .run(Arc::clone(&leases), overrides, registry, degraded, signals)
+                .run(
+                    Arc::clone(&leases),
+                    overrides,
+                    registry,
+                    (degraded, budgets),
+                    signals,
+                )
                 .await;
             leases::end(&leases).await;
             given_back(&store).await;
@@ -179,6 +194,25 @@ fn shared(
     let gauged = Arc::clone(&store);
     telemetry::register_degraded(registry, move || gauged.outages().degraded());
     Ok(store)
+}
+
+/// Where the shared store's budgets are, and who answers for them.
+fn budgets(store: &Shared<SystemClock>) -> http::Budgeted {
+    let out = store.outages().list();
+    let shards = store.redis().client().shards().into_iter().map(|shard| {
+        // An outage lasts until the shard is known to decide again, which is later than it takes calls.
+        let outage = out.iter().find(|out| out.address == shard.address);
+        http::Shard {
+            answers: shard.up && outage.is_none(),
+            since: outage.map_or(shard.since, |outage| outage.lasts),
+            address: shard.address,
+        }
+    });
+    http::Budgeted {
+        store: "Redis",
+        replicas: Some(store.replicas().live()),
+        shards: shards.collect(),
+    }
 }
 
 /// Waits until the store was reached or is known not to be, a second at most: nobody is told that this
@@ -269,7 +303,7 @@ impl Service {
         store: impl Store,
         overrides: Arc<Overrides>,
         registry: Registry,
-        degraded: http::Degraded,
+        (degraded, budgets): (http::Degraded, http::Budgets),
         signals: Signals<impl Future<Output = ()>>,
     ) -> Result<(), AppError> {
         let Self {
@@ -299,6 +333,7 @@ impl Service {
         let following = tokio::spawn(Arc::clone(&overrides).follow());
         let ticker = tokio::spawn(tick(Arc::clone(metrics.usage())));
         let readiness = Arc::new(Readiness::default());
+        let usage = Arc::clone(metrics.usage());
         let service = RateLimits::new(limiter, metrics).traced(traces.clone());
         let server = GrpcServer::new(service.clone())
             .tls(tls)
@@ -326,6 +361,9 @@ impl Service {
             degraded,
             overrides,
             admin,
+            usage,
+            budgets,
+            clock: Arc::new(SystemClock),
         };
         let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
             drop(http_ends.await)

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
@@ -15,8 +16,10 @@ use axum::response::Response;
 use axum::routing::{delete, get, post};
 use prometheus_client::registry::Registry;
 
+use crate::clock::Clock;
 use crate::engine::policy::Policy;
 use crate::overrides::Overrides;
+use crate::usage::Usage;
 
 mod admin;
 mod health;
@@ -24,6 +27,7 @@ mod json;
 mod limits;
 mod metrics;
 mod overrides;
+mod page;
 mod rlconfig;
 mod server;
 
@@ -51,7 +55,38 @@ pub struct State {
     pub overrides: Arc<Overrides>,
     /// Who may.
     pub admin: Admin,
+    /// How limits are used, by whom.
+    pub usage: Arc<Usage>,
+    /// Says where budgets are now.
+    pub budgets: Budgets,
+    /// For how long ago, and how much longer.
+    pub clock: Arc<dyn Clock>,
 }
+
+/// Where budgets are.
+#[derive(Clone, Debug)]
+pub struct Budgeted {
+    /// The kind of store.
+    pub store: &'static str,
+    /// How many replicas share it, this one included; `None`: it is this one's own.
+    pub replicas: Option<u32>,
+    /// Its servers.
+    pub shards: Vec<Shard>,
+}
+
+/// A server of the store.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    /// Where it is.
+    pub address: String,
+    /// Whether it answers.
+    pub answers: bool,
+    /// For how long it has been so.
+    pub since: Duration,
+}
+
+/// See [`State::budgets`].
+pub type Budgets = Box<dyn Fn() -> Budgeted + Send + Sync>;
 
 /// See [`State::degraded`].
 pub type Degraded = Box<dyn Fn() -> Vec<String> + Send + Sync>;
@@ -78,6 +113,10 @@ impl Readiness {
 pub fn router(state: Arc<State>) -> Router {
     let transcoder = Arc::new(json::Transcoder::new());
     Router::new()
+        .route("/", get(page::page))
+        .route("/assets/page.css", get(page::style))
+        .route("/assets/page.js", get(page::script))
+        .route("/assets/icon.svg", get(page::icon))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
         .route("/healthcheck", get(health::healthcheck))

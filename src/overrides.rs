@@ -23,6 +23,7 @@ mod check;
 mod json;
 mod shape;
 
+pub use check::moment;
 pub use json::to_json;
 pub use shape::{AuditLine, Listed, Origin, ResetSpec, Revocation, Spec, rfc3339};
 

@@ -131,7 +131,14 @@ async fn what_a_caller_sent_comes_back_escaped_or_not_at_all() {
 #[tokio::test]
 async fn other_paths_are_404_and_other_methods_405() {
     let port = Port::open(policy(1)).await;
-    for path in ["/", "/json/", "/debug/pprof", "/..%2f", "/livez/x"] {
+    for path in [
+        "/json/",
+        "/assets/",
+        "/assets/page.rs",
+        "/debug/pprof",
+        "/..%2f",
+        "/livez/x",
+    ] {
         assert_eq!(port.get(path).await.0, 404, "{path}");
     }
     assert_eq!(port.get("/json").await.0, 405);

@@ -109,6 +109,7 @@ const LAYERS: [Layer; 15] = [
         name: "http",
         uses: &[
             All("engine"),
+            All("clock"),
             All("limiter"),
             All("usage"),
             All("overrides"),

@@ -53,6 +53,11 @@ impl Admin {
         })
     }
 
+    /// Whether anybody may change something.
+    pub(super) fn is_on(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// What to answer a call that may not be made.
     pub(super) fn refusal(&self, headers: &HeaderMap, wants: Wants) -> Option<Response> {
         let Some(file) = &self.file else {

@@ -36,138 +36,138 @@ pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) ->
 
 /// What is shown. A key that has nothing to say is left out.
 #[derive(Serialize)]
-struct View<'p> {
+pub(super) struct View<'p> {
     /// The whole service is in shadow mode, whatever the limits say.
-    shadow: bool,
-    version: u64,
-    faults: &'p [String],
+    pub(super) shadow: bool,
+    pub(super) version: u64,
+    pub(super) faults: &'p [String],
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    degraded: Vec<String>,
-    domains: Vec<DomainView<'p>>,
+    pub(super) degraded: Vec<String>,
+    pub(super) domains: Vec<DomainView<'p>>,
 }
 
 #[derive(Serialize)]
-struct DomainView<'p> {
-    name: &'p str,
-    version: &'p str,
+pub(super) struct DomainView<'p> {
+    pub(super) name: &'p str,
+    pub(super) version: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    costs: Option<CostsView<'p>>,
+    pub(super) costs: Option<CostsView<'p>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    safety_ceiling: Option<CeilingView<'p>>,
-    limits: Vec<LimitView<'p>>,
+    pub(super) safety_ceiling: Option<CeilingView<'p>>,
+    pub(super) limits: Vec<LimitView<'p>>,
 }
 
 #[derive(Serialize)]
-struct CostsView<'p> {
-    entry: &'p str,
-    default: u64,
-    values: BTreeMap<&'p str, u64>,
+pub(super) struct CostsView<'p> {
+    pub(super) entry: &'p str,
+    pub(super) default: u64,
+    pub(super) values: BTreeMap<&'p str, u64>,
 }
 
 #[derive(Serialize)]
-struct CeilingView<'p> {
-    period: &'p str,
+pub(super) struct CeilingView<'p> {
+    pub(super) period: &'p str,
     #[serde(flatten)]
-    numbers: NumbersView,
+    pub(super) numbers: NumbersView,
 }
 
 #[derive(Serialize)]
-struct LimitView<'p> {
-    label: &'p str,
+pub(super) struct LimitView<'p> {
+    pub(super) label: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'p str>,
+    pub(super) name: Option<&'p str>,
     /// The entries that lead to it.
-    path: Vec<EntryView<'p>>,
-    algorithm: &'static str,
-    period: &'p str,
+    pub(super) path: Vec<EntryView<'p>>,
+    pub(super) algorithm: &'static str,
+    pub(super) period: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    time_zone: Option<&'p str>,
+    pub(super) time_zone: Option<&'p str>,
     #[serde(flatten)]
-    numbers: NumbersView,
+    pub(super) numbers: NumbersView,
     #[serde(skip_serializing_if = "Option::is_none")]
-    plans: Option<PlansView<'p>>,
-    counts: &'static str,
-    failure_mode: &'static str,
+    pub(super) plans: Option<PlansView<'p>>,
+    pub(super) counts: &'static str,
+    pub(super) failure_mode: &'static str,
     /// How many times the limit one replica asks a shared store for; absent without end.
     #[serde(skip_serializing_if = "Option::is_none")]
     local_barrier: Option<f64>,
-    shadow: bool,
+    pub(super) shadow: bool,
     #[serde(skip_serializing_if = "is_false")]
-    quota_mode: bool,
+    pub(super) quota_mode: bool,
     #[serde(skip_serializing_if = "is_false")]
-    overdraft: bool,
+    pub(super) overdraft: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    excess: Option<ExcessView>,
+    pub(super) excess: Option<ExcessView>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    attribute_to: Option<&'p str>,
+    pub(super) attribute_to: Option<&'p str>,
     #[serde(skip_serializing_if = "is_empty")]
-    replaces: &'p [Box<str>],
+    pub(super) replaces: &'p [Box<str>],
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    overrides: Vec<OverrideView<'p>>,
+    pub(super) overrides: Vec<OverrideView<'p>>,
     /// Those set at run time. For whom, by whom and why is told by `/overrides`, which asks for a token.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    run_time_overrides: Vec<LiveView<'p>>,
+    pub(super) run_time_overrides: Vec<LiveView<'p>>,
 }
 
 #[derive(Serialize)]
-struct LiveView<'p> {
-    id: &'p str,
+pub(super) struct LiveView<'p> {
+    pub(super) id: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<&'p str>,
+    pub(super) expires_at: Option<&'p str>,
 }
 
 /// An entry with the value or pattern that a rule has for it; without one, it is any value.
 #[derive(Serialize)]
-struct EntryView<'p> {
-    key: &'p str,
+pub(super) struct EntryView<'p> {
+    pub(super) key: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<&'p str>,
+    pub(super) value: Option<&'p str>,
 }
 
 #[derive(Serialize)]
-struct NumbersView {
+pub(super) struct NumbersView {
     #[serde(skip_serializing_if = "Option::is_none")]
-    requests_per_unit: Option<u64>,
+    pub(super) requests_per_unit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    burst: Option<u64>,
+    pub(super) burst: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    max_wait_ms: Option<u64>,
+    pub(super) max_wait_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_overshoot: Option<String>,
     #[serde(skip_serializing_if = "is_false")]
-    unlimited: bool,
+    pub(super) unlimited: bool,
 }
 
 #[derive(Serialize)]
-struct PlansView<'p> {
-    entry: &'p str,
-    default: &'p str,
-    rows: BTreeMap<&'p str, NumbersView>,
+pub(super) struct PlansView<'p> {
+    pub(super) entry: &'p str,
+    pub(super) default: &'p str,
+    pub(super) rows: BTreeMap<&'p str, NumbersView>,
 }
 
 #[derive(Serialize)]
-struct ExcessView {
-    action: &'static str,
-    up_to_percent: u32,
+pub(super) struct ExcessView {
+    pub(super) action: &'static str,
+    pub(super) up_to_percent: u32,
 }
 
 #[derive(Serialize)]
-struct OverrideView<'p> {
-    id: &'p str,
-    r#match: BTreeMap<&'p str, &'p str>,
+pub(super) struct OverrideView<'p> {
+    pub(super) id: &'p str,
+    pub(super) r#match: BTreeMap<&'p str, &'p str>,
     #[serde(flatten)]
-    change: ChangeView,
+    pub(super) change: ChangeView,
     #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
+    pub(super) expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    author: Option<&'p str>,
+    pub(super) author: Option<&'p str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'p str>,
+    pub(super) reason: Option<&'p str>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum ChangeView {
+pub(super) enum ChangeView {
     Multiply {
         multiply: f64,
     },
@@ -184,7 +184,7 @@ enum ChangeView {
 // === impl View ===
 
 impl<'p> View<'p> {
-    fn new(
+    pub(super) fn new(
         policy: &'p Policy,
         faults: &'p [String],
         shadow: bool,

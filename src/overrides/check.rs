@@ -125,7 +125,11 @@ fn change(spec: &Spec) -> Result<Change, String> {
     })
 }
 
-pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
+/// A moment as people and JSON write it.
+///
+/// # Errors
+/// When it is none; the text is for whoever set `expires_at`.
+pub fn moment(text: &str) -> Result<Timestamp, String> {
     let wrong = || "`expires_at` is no moment in time: write it as 2026-12-03T00:00:00Z".to_owned();
     let at: jiff::Timestamp = text.parse().map_err(|_| wrong())?;
     u64::try_from(at.as_microsecond())

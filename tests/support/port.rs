@@ -12,7 +12,7 @@ use cota::engine::policy::Policy;
 use cota::engine::time::Timestamp;
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use cota::grpc::rate_limit::RateLimits;
-use cota::http::{Admin, Readiness, State, serve};
+use cota::http::{Admin, Budgeted, Readiness, State, serve};
 use cota::limiter::Limiter;
 use cota::overrides::{Happened, Overrides};
 use cota::store::ledger::Ledger;
@@ -94,6 +94,13 @@ impl Port {
             degraded: Box::new(Vec::new),
             overrides: Arc::clone(&overrides),
             admin,
+            usage: Arc::clone(metrics.usage()),
+            budgets: Box::new(|| Budgeted {
+                store: "memory",
+                replicas: None,
+                shards: Vec::new(),
+            }),
+            clock: Arc::new(clock.clone()),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
