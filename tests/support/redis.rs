@@ -330,7 +330,17 @@ impl Cluster {
         self.row(slot, asked)[0]
     }
 
+    /// A slot may be nobody's for a moment while another takes over.
     fn row(&self, slot: u16, asked: usize) -> Vec<usize> {
+        let mut row = None;
+        await_that("somebody serves the slot", || {
+            row = self.row_now(slot, asked);
+            row.is_some()
+        });
+        row.unwrap()
+    }
+
+    fn row_now(&self, slot: u16, asked: usize) -> Option<Vec<usize>> {
         let Value::Array(rows) = self.servers[asked].query(&["CLUSTER", "SLOTS"]) else {
             panic!("CLUSTER SLOTS answers with rows");
         };
@@ -348,10 +358,10 @@ impl Cluster {
                         .position(|server| server.port == port)
                         .unwrap()
                 };
-                return row[2..].iter().map(port).map(index).collect();
+                return Some(row[2..].iter().map(port).map(index).collect());
             }
         }
-        panic!("nobody serves slot {slot}");
+        None
     }
 
     pub(crate) fn id(&self, server: usize) -> String {
