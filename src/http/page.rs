@@ -33,6 +33,9 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      require-trusted-types-for 'script'; trusted-types 'none'",
 );
 
+/// The most faults that are shown of each kind.
+const MOST_FAULTS: usize = 50;
+
 /// What the page is made from, at one moment.
 struct Facts<'s> {
     now: Timestamp,
@@ -162,6 +165,13 @@ fn banner(facts: &Facts<'_>) -> Markup {
 
 /// What nobody should overlook.
 fn alerts(facts: &Facts<'_>) -> Markup {
+    let warns = |fault: &&String| {
+        fault
+            .lines()
+            .next()
+            .is_some_and(|line| line.contains(": warning: "))
+    };
+    let (warnings, faults): (Vec<&String>, Vec<&String>) = facts.view.faults.iter().partition(warns);
     html! {
         div id="alerts" data-live {
             @if facts.draining { p class="alert warn" { "This replica is going away: probes send nobody here." } }
@@ -170,20 +180,33 @@ fn alerts(facts: &Facts<'_>) -> Markup {
             @for line in &facts.view.degraded {
                 p class="alert bad" { strong { "Degraded: " } (shown(line)) ". Limits are decided by their failure mode." }
             }
-            @if !facts.view.faults.is_empty() {
+            @if !faults.is_empty() {
                 div class="alert bad" {
-                    p { strong { (count(facts.view.faults.len(), "fault")) " in the policy files. " }
+                    p { strong { (count(faults.len(), "fault")) " in the policy files. " }
                         "Domains with errors stay at their last good version." }
-                    ul class="faults" { @for fault in facts.view.faults.iter().take(50) { li { pre { (lines(fault)) } } } }
+                    (listed(facts, &faults))
+                }
+            }
+            @if !warnings.is_empty() {
+                details id="warnings" class="alert warn" {
+                    summary { (count(warnings.len(), "warning")) " about the policy files" }
+                    (listed(facts, &warnings))
                 }
             }
         }
     }
 }
 
+/// Whoever may not see names sees no lines of the files, which hold some.
+fn listed(facts: &Facts<'_>, faults: &[&String]) -> Markup {
+    let most = if facts.names { usize::MAX } else { 1 };
+    let faults = faults.iter().take(MOST_FAULTS);
+    html! { ul class="faults" { @for fault in faults { li { pre { (lines(fault, most)) } } } } }
+}
+
 /// A fault has lines of its own.
-fn lines(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(shown).collect();
+fn lines(text: &str, most: usize) -> String {
+    let lines: Vec<String> = text.lines().take(most).map(shown).collect();
     lines.join("\n")
 }
 

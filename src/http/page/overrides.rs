@@ -127,7 +127,7 @@ pub(super) fn dialogs() -> Markup {
                     label { "Limit" input id="override-limit" list="limits" required spellcheck="false"; }
                     label class="wide" {
                         "For whom, an entry a line"
-                        textarea id="override-match" rows="2" required spellcheck="false" placeholder="tenant=acme" {}
+                        textarea id="override-match" rows="2" required spellcheck="false" placeholder="key=value" {}
                     }
                     fieldset class="wide" {
                         legend { "Change" }

@@ -12,6 +12,9 @@ pub(super) type Column = (&'static str, &'static str);
 /// The class of a column of numbers.
 pub(super) const NUMBER: &str = "number";
 
+/// The class of a column of texts that stay on one line.
+pub(super) const SHORT: &str = "short";
+
 /// The class of a column of texts.
 pub(super) const TEXT: &str = "text";
 
@@ -29,7 +32,7 @@ pub(super) fn table(name: &str, columns: &[Column], rows: Vec<Vec<Markup>>) -> M
                         @if at == 0 {
                             th role="rowheader" scope="row" class=(class) { (cell) }
                         } @else {
-                            td role="cell" class=(class) data-head=(head) { (cell) }
+                            td role="cell" class=(class) data-head=(head) { div { (cell) } }
                         }
                     }
                 } }

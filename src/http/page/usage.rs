@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 
 use super::Facts;
-use super::parts::{NUMBER, TEXT, ago, bar, count, grouped, percent, shown, table};
+use super::parts::{NUMBER, SHORT, TEXT, ago, bar, count, grouped, percent, shown, table};
 use crate::http::limits::LimitView;
 use crate::usage::{Concentration, Denied, LimitSnapshot, Near};
 
 /// The most limits with refusals, callers of one, and callers near a ceiling that are shown.
 const MOST_LIMITS: usize = 20;
-const MOST_CALLERS: usize = 10;
+const MOST_CALLERS: usize = 5;
 const MOST_NEAR: usize = 40;
 
 /// The limits in force, by domain and label.
@@ -43,7 +43,7 @@ fn of_limit(facts: &Facts<'_>, in_force: &InForce<'_>, usage: &LimitSnapshot) ->
         ("Refused", NUMBER),
         ("Share", TEXT),
         ("Mostly by", TEXT),
-        ("Last", TEXT),
+        ("Last", SHORT),
         ("", TEXT),
     ];
     let attributed = usage.denied.iter().any(|denied| denied.attributed.is_some());
@@ -77,6 +77,9 @@ fn of_limit(facts: &Facts<'_>, in_force: &InForce<'_>, usage: &LimitSnapshot) ->
             }
             (concentration(usage.concentration))
             (table(&name, &columns, rows.collect()))
+            @if usage.denied.len() > MOST_CALLERS {
+                p class="more" { "The next of them are in " a href="metrics" { "metrics" } ": " code { "cota_top_denied_total" } "." }
+            }
         }
     }
 }
@@ -152,7 +155,7 @@ pub(super) fn near(facts: &Facts<'_>) -> Markup {
         ("Caller", TEXT),
         ("Limit", TEXT),
         ("Used at most", TEXT),
-        ("When", TEXT),
+        ("When", SHORT),
     ];
     let rows = callers.iter().take(MOST_NEAR).map(|(usage, near)| {
         vec![
