@@ -78,7 +78,7 @@ fn of_limit(facts: &Facts<'_>, in_force: &InForce<'_>, usage: &LimitSnapshot) ->
             (concentration(usage.concentration))
             (table(&name, &columns, rows.collect()))
             @if usage.denied.len() > MOST_CALLERS {
-                p class="more" { "The next of them are in " a href="metrics" { "metrics" } ": " code { "cota_top_denied_total" } "." }
+                p class="more" { "More callers were refused; the largest have a series in " a href="metrics" { "metrics" } ": " code { "cota_top_denied_total" } "." }
             }
         }
     }
