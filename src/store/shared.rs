@@ -253,12 +253,7 @@ impl<C: Clock + Clone> Shared<C> {
     /// The answer to a request that asks for more than one replica lets it ask.
     fn stopped(&self, resolved: &Resolved<'_>) -> Option<Decision> {
         let now = self.clock.now();
-        let stops = |charge| self.barrier.stops(resolved, charge, now);
-        let (at, wait) = resolved
-            .charges
-            .iter()
-            .enumerate()
-            .find_map(|(i, charge)| stops(charge).map(|wait| (i, wait)))?;
+        let (at, wait) = self.barrier.stops(resolved, now)?;
         let verdict = |(i, charge): (usize, &Charge<'_>)| {
             if i == at {
                 denied(charge, wait, now)
