@@ -14,32 +14,30 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::memory::Memory;
-use super::redis::{CallError, GiveBack, Redis, Return, evaluations};
+use super::redis::{CallError, Redis, evaluations};
 use super::{Reply, Store, StoreError};
 use crate::clock::{Clock, Stopwatch};
-use crate::engine::budget::{Outcome, State, View};
-use crate::engine::decision::{Decision, Evaluation, Slot, Verdict, pays, settle};
-use crate::engine::limit::FailureMode;
+use crate::engine::decision::{Decision, Evaluation, settle};
 use crate::engine::reset::Target;
 use crate::engine::resolve::{Charge, Resolved};
-use crate::engine::time::{Micros, Timestamp};
+use crate::engine::time::Micros;
 
 mod barrier;
 mod central;
+mod given_back;
 mod local;
 mod outages;
 mod remembered;
 mod replicas;
 mod selftest;
+mod verdicts;
 
 use barrier::Barrier;
 use remembered::{Remembered, States};
+use verdicts::{denied, standing_in, untouched};
 
 pub use outages::{Outages, ShardOutage};
 pub use replicas::Replicas;
-
-/// When a request refused for want of a store may come again: about when the store is asked again.
-const DENIED_FOR: Micros = Micros::SECOND;
 
 /// The positions of one caller's charges.
 type Group = SmallVec<[u16; 4]>;
@@ -163,13 +161,14 @@ impl<C: Clock + Clone> Shared<C> {
     }
 
     /// Folds what the callers answered, and what is decided here for those that did not. What some charged
-    /// and the whole does not is given back.
+    /// and the whole does not is given back. `asked` is when, by [`Clock::elapsed`].
     fn fold(
         &self,
         resolved: &mut Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
         wait_cap: Micros,
+        asked: Micros,
     ) -> (Decision, Option<JoinHandle<()>>) {
         let mut evaluated: SmallVec<[Option<Evaluation>; 4]> =
             resolved.charges.iter().map(|_| None).collect();
@@ -211,43 +210,13 @@ impl<C: Clock + Clone> Shared<C> {
                 &decision,
             );
         }
+        self.remember(resolved, groups, answers, &evaluated, &decision, asked);
         let given = if groups.len() > 1 {
             self.take_back(resolved, groups, answers, &evaluated, &decision)
         } else {
             None
         };
         (decision, given)
-    }
-
-    /// Gives back what callers charged that did not know of the others: the request was refused elsewhere,
-    /// or a descriptor was over its quota.
-    fn take_back(
-        &self,
-        resolved: &Resolved<'_>,
-        groups: &[Group],
-        answers: &[Result<Reply, CallError>],
-        evaluated: &[Evaluation],
-        decision: &Decision,
-    ) -> Option<JoinHandle<()>> {
-        let now = self.clock.now();
-        let part = |(group, answer): (&Group, &Result<Reply, CallError>)| {
-            let reply = answer.as_ref().ok()?;
-            let denies = |i: u16| group.contains(&i) && evaluated[usize::from(i)].denies();
-            let in_vain = |&i: &u16| {
-                pays(resolved, i, !reply.charged, denies) && !decision.verdicts[usize::from(i)].charged
-            };
-            let returns = group.iter().copied().filter(in_vain);
-            let returns: SmallVec<[Return; 4]> = returns
-                .map(|i| {
-                    Return::of_evaluated(i, &resolved.charges[usize::from(i)], &evaluated[usize::from(i)])
-                })
-                .collect();
-            Some((
-                self.remembered.caller(resolved, group),
-                GiveBack::of(resolved, &returns, now)?,
-            ))
-        };
-        self.give_back_later(groups.iter().zip(answers).filter_map(part).collect())
     }
 
     /// The answer to a request that asks for more than one replica lets it ask.
@@ -275,62 +244,37 @@ impl<C: Clock + Clone> Shared<C> {
         resolved: &Resolved<'_>,
         groups: &[Group],
         answers: &[Result<Reply, CallError>],
+        evaluated: &[Evaluation],
         decision: &Decision,
-        wait_cap: Micros,
         asked: Micros,
     ) {
+        let now = self.clock.elapsed();
         let refunds = |group: &Group| group.iter().any(|&i| resolved.charges[usize::from(i)].refund > 0);
         let refunded = groups.iter().filter(|group| refunds(group));
-        self.remembered.forget(
-            refunded.map(|group| self.remembered.caller(resolved, group)),
-            self.clock.elapsed(),
-        );
-        if !decision.refused && self.remembered.is_empty() {
+        let refunded = refunded.map(|group| self.remembered.caller(resolved, group));
+        self.remembered.forget(refunded, now);
+        if decision.degraded || (!decision.refused && self.remembered.is_empty()) {
             return;
         }
-        let now = self.clock.elapsed();
+        let after = |&i: &u16| {
+            let (evaluation, verdict) = (&evaluated[usize::from(i)], &decision.verdicts[usize::from(i)]);
+            let slot = if verdict.charged {
+                evaluation.charged
+            } else {
+                evaluation.base
+            };
+            (i, slot)
+        };
         for (group, answer) in groups.iter().zip(answers) {
-            if let (Ok(reply), false) = (answer, decision.degraded || refunds(group)) {
-                let after = |(i, evaluation): (u16, Evaluation)| {
-                    let charged = decision.verdicts[usize::from(i)].charged;
-                    (
-                        i,
-                        if charged {
-                            evaluation.charged
-                        } else {
-                            evaluation.base
-                        },
-                    )
-                };
+            if let (Ok(reply), false) = (answer, refunds(group)) {
                 let states = States {
-                    slots: evaluations(resolved, group, reply, wait_cap).map(after).collect(),
+                    slots: group.iter().map(after).collect(),
                     held: reply.now,
                 };
                 self.remembered
                     .keep(resolved, &states, decision.refused, asked, now);
             }
         }
-    }
-
-    /// Gives back to callers in the background. What does not arrive is lost to the caller until its budget
-    /// recovers; nobody gains any.
-    fn give_back_later(&self, parts: SmallVec<[(u128, GiveBack); 2]>) -> Option<JoinHandle<()>> {
-        if parts.is_empty() {
-            return None;
-        }
-        let under_way = Arc::clone(&self.giving_back);
-        let (redis, outages) = (self.redis.clone(), Arc::clone(&self.outages));
-        let (remembered, clock) = (Arc::clone(&self.remembered), self.clock.clone());
-        Some(tokio::spawn(async move {
-            let callers: SmallVec<[u128; 2]> = parts.iter().map(|(caller, _)| *caller).collect();
-            for failure in join_all(parts.into_iter().map(|(_, part)| redis.give_back(part))).await {
-                if let Err(error) = failure {
-                    outages.failed(&error, || redis.client().shards());
-                }
-            }
-            remembered.forget(callers.into_iter(), clock.elapsed());
-            drop(under_way);
-        }))
     }
 }
 
@@ -358,8 +302,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
                 .await
                 .into()
         };
-        let (decision, given) = self.fold(resolved, &groups, &answers, wait_cap);
-        self.remember(resolved, &groups, &answers, &decision, wait_cap, asked);
+        let (decision, given) = self.fold(resolved, &groups, &answers, wait_cap, asked);
         if let Some(given) = given {
             // Whoever asks after this answer finds the units back, unless that takes longer than the store
             // may: it goes on whether waited for or not.
@@ -370,30 +313,7 @@ impl<C: Clock + Clone> Store for Shared<C> {
     }
 
     fn give_back(&self, resolved: &Resolved<'_>, decision: &Decision) {
-        let now = self.clock.now();
-        let mut local = Group::new();
-        let mut parts = SmallVec::new();
-        for group in groups(resolved) {
-            let caller = self.remembered.caller(resolved, &group);
-            let (here, there): (Group, Group) = group
-                .into_iter()
-                .partition(|&i| decision.verdicts[usize::from(i)].degraded.is_some());
-            local.extend(here);
-            let returns: SmallVec<[Return; 4]> = there
-                .into_iter()
-                .filter(|&i| decision.verdicts[usize::from(i)].charged)
-                .map(|i| {
-                    Return::of_decided(
-                        i,
-                        &resolved.charges[usize::from(i)],
-                        &decision.verdicts[usize::from(i)],
-                    )
-                })
-                .collect();
-            parts.extend(GiveBack::of(resolved, &returns, now).map(|part| (caller, part)));
-        }
-        drop(self.give_back_later(parts));
-        self.give_back_locally(resolved, &local, decision);
+        self.give_back_decided(resolved, decision);
     }
 }
 
@@ -412,57 +332,4 @@ fn groups(resolved: &Resolved<'_>) -> SmallVec<[Group; 2]> {
         }
     }
     groups
-}
-
-/// An evaluation that only says how a budget answered: its verdict is known from elsewhere.
-fn standing_in(verdict: &Verdict) -> Evaluation {
-    Evaluation {
-        at: verdict.at,
-        outcome: verdict.outcome,
-        base: Slot::default(),
-        charged: Slot::default(),
-        clamped: false,
-    }
-}
-
-/// The verdict of a limit whose store gave no answer, by a mode that keeps nothing.
-fn without_store(charge: &Charge<'_>, mode: FailureMode, now: Timestamp) -> Verdict {
-    let verdict = if mode == FailureMode::Deny && charge.spend.is_some() {
-        denied(charge, DENIED_FOR, now)
-    } else {
-        untouched(charge, now)
-    };
-    Verdict {
-        degraded: Some(mode),
-        ..verdict
-    }
-}
-
-/// The verdict of a limit that refuses for so long without knowing more.
-fn denied(charge: &Charge<'_>, wait: Micros, now: Timestamp) -> Verdict {
-    Verdict {
-        outcome: Outcome::Deny {
-            retry_after: Some(wait),
-        },
-        view: View {
-            remaining: 0,
-            reset: wait,
-            next_unit: wait,
-        },
-        ..untouched(charge, now)
-    }
-}
-
-/// The verdict of a limit of whose budget nothing is known: as if it were whole.
-fn untouched(charge: &Charge<'_>, now: Timestamp) -> Verdict {
-    let terms = charge.terms();
-    Verdict {
-        at: now,
-        outcome: Outcome::Allow,
-        view: terms.view(terms.advance(State::default(), now).0, now),
-        capacity: terms.capacity(),
-        charged: false,
-        clamped: false,
-        degraded: None,
-    }
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Group, Shared, without_store};
+use super::verdicts::without_store;
+use super::{Group, Shared};
 use crate::clock::Clock;
 use crate::engine::decision::{Decision, Verdict};
 use crate::engine::limit::{FailureMode, Limit, Numbers};
