@@ -21,9 +21,7 @@ use crate::overrides::{Happened, Overrides};
 use crate::store::Store;
 use crate::store::ledger::Ledger;
 use crate::store::memory::{Eviction, Memory};
-use crate::store::redis::{Client, Kind, Redis, SCRIPT};
 pub use crate::store::redis::{Target, TlsFiles};
-use crate::store::shared::{Replicas, Shared};
 use crate::telemetry::{self, Metrics, Reload, Traced, Traces};
 use crate::tls::Tls;
 pub use crate::tls::{ClientName, Files};
@@ -31,6 +29,7 @@ use crate::usage::Usage;
 
 mod leases;
 mod settings;
+mod shared;
 
 pub use settings::{AppError, RedisSettings, Settings, Signals, StoreSettings};
 
@@ -129,10 +128,10 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             served
         }
         StoreSettings::Redis(redis) => {
-            let store = shared(*redis, settings.max_keys, &mut registry)?;
+            let store = shared::connect(*redis, settings.max_keys, &mut registry)?;
             evictions(&mut registry, Arc::clone(&store), |store| store.local());
             let sweeper = tokio::spawn(sweep(Arc::clone(&store), |store| store.local()));
-            known(&store).await;
+            shared::known(&store).await;
             let ledger = Ledger::Redis(store.redis().clone());
             let leases = leases::start(Arc::clone(&store), Arc::clone(&service.policy), &mut registry);
             let overrides = overrides(ledger, &service, &mut registry, &leases, leases::reset);
@@ -143,7 +142,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
             let outages = Arc::clone(&store);
             let degraded = Box::new(move || outages.degraded());
             let shown = Arc::clone(&store);
-            let budgets = Box::new(move || budgets(&shown));
+            let budgets = Box::new(move || shared::budgets(&shown));
             let served = service
                 .run(
                     Arc::clone(&leases),
@@ -154,7 +153,7 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
                 )
                 .await;
             leases::end(&leases).await;
-            given_back(&store).await;
+            shared::given_back(&store).await;
             sweeper.abort();
             served
         }
@@ -163,86 +162,6 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         rotation.abort();
     }
     served
-}
-
-/// Connects to the shared store, in the background.
-fn shared(
-    settings: RedisSettings,
-    max_keys: usize,
-    registry: &mut Registry,
-) -> Result<Arc<Shared<SystemClock>>, AppError> {
-    let client = Client::start(settings.target, settings.tls, SCRIPT)?;
-    let replicas = match settings.replicas {
-        Some(replicas) => Replicas::fixed(replicas),
-        None => Replicas::counted(settings.expected_replicas),
-    };
-    let duration = telemetry::register_store_duration(registry, "redis");
-    let redis = Redis::new(client, settings.timeout);
-    let store = Shared::start(
-        redis,
-        replicas,
-        SystemClock,
-        max_keys,
-        settings.timeout,
-        Box::new(duration),
-    );
-    let counted = Arc::clone(&store);
-    let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
-    telemetry::register_counts(registry, telemetry::STORE_ERRORS, kinds, move |kind| {
-        counted.outages().errors(kind)
-    });
-    let gauged = Arc::clone(&store);
-    telemetry::register_degraded(registry, move || gauged.outages().degraded());
-    Ok(store)
-}
-
-/// Where the shared store's budgets are, and who answers for them.
-fn budgets(store: &Shared<SystemClock>) -> http::Budgeted {
-    let out = store.outages().list();
-    let shards = store.redis().client().shards().into_iter().map(|shard| {
-        // An outage lasts until the shard is known to decide again, which is later than it takes calls.
-        let outage = out.iter().find(|out| out.address == shard.address);
-        http::Shard {
-            answers: shard.up && outage.is_none(),
-            since: outage.map_or(shard.since, |outage| outage.lasts),
-            address: shard.address,
-        }
-    });
-    http::Budgeted {
-        store: "Redis",
-        replicas: Some(store.replicas().live()),
-        shards: shards.collect(),
-    }
-}
-
-/// Waits until the store was reached or is known not to be, a second at most: nobody is told that this
-/// replica is ready before.
-async fn known(store: &Shared<SystemClock>) {
-    for _ in 0..100 {
-        if store.replicas().counted_once() || store.outages().degraded() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Waits until what callers were charged in vain has been given back, as long as calls may take to end.
-async fn given_back(store: &Shared<SystemClock>) {
-    if store.giving_back() == 0 {
-        return;
-    }
-    tracing::info!(
-        requests = store.giving_back(),
-        "giving back charges before the end"
-    );
-    let arrived = async {
-        while store.giving_back() > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    if tokio::time::timeout(LAST_CALLS, arrived).await.is_err() {
-        tracing::warn!(requests = store.giving_back(), "charges were not given back");
-    }
 }
 
 /// The overrides of that ledger. What is kept here hears of resets.
