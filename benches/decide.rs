@@ -13,8 +13,10 @@ use cota::engine::lease::Ask;
 use cota::engine::policy::{Domain, Policy};
 use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::{Micros, Timestamp};
+use cota::grpc::decode;
 use cota::grpc::encode::Encoded;
-use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
+use cota::grpc::proto::envoy::extensions::common::ratelimit::v3 as wire;
+use cota::grpc::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use cota::store::leased::{Central, Leased, NoAnswer};
 use cota::store::memory::Memory;
 use cota::store::redis::Return;
@@ -112,16 +114,45 @@ fn decide_and_answer(bencher: Bencher<'_, '_>, descriptors: usize) {
     });
 }
 
-/// How an answer becomes bytes.
+/// How bytes become a request, and an answer bytes.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// As it is sent.
-    Encoder,
+    /// As it is done.
+    Hand,
     /// As it would be with the generated messages.
     Messages,
 }
 
-#[divan::bench(args = [By::Encoder, By::Messages])]
+#[divan::bench(args = [By::Hand, By::Messages])]
+fn request_from_wire(bencher: Bencher<'_, '_>, by: By) {
+    let entry = |entry: &Entry<'_>| wire::rate_limit_descriptor::Entry {
+        key: entry.key.into(),
+        value: entry.value.into(),
+    };
+    let descriptor = |descriptor: &Descriptor<'_>| wire::RateLimitDescriptor {
+        entries: descriptor.entries.iter().map(entry).collect(),
+        ..Default::default()
+    };
+    let message = RateLimitRequest {
+        domain: "bench".into(),
+        descriptors: request(4).descriptors.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    };
+    let bytes = message.encode_to_vec();
+    bencher.bench_local(|| match by {
+        By::Hand => {
+            let mut room = Vec::new();
+            let request = decode::request(black_box(&bytes), &mut room);
+            request.expect("it was written as one").descriptors.len()
+        }
+        By::Messages => {
+            let message = RateLimitRequest::decode(black_box(&*bytes)).expect("it was written as one");
+            Request::from(&message).descriptors.len()
+        }
+    });
+}
+
+#[divan::bench(args = [By::Hand, By::Messages])]
 fn answer_to_wire(bencher: Bencher<'_, '_>, by: By) {
     let (domain, request) = (domain("token_bucket"), request(4));
     let store = Memory::new(SystemClock, 1_000_000);
@@ -130,7 +161,7 @@ fn answer_to_wire(bencher: Bencher<'_, '_>, by: By) {
     bencher.bench_local(|| {
         let answer = answer(Some(&domain), &resolved, black_box(&decision), 0.15);
         match by {
-            By::Encoder => Encoded::from(answer).bytes().len(),
+            By::Hand => Encoded::from(answer).bytes().len(),
             By::Messages => RateLimitResponse::from(answer).encode_to_vec().len(),
         }
     });

@@ -1,11 +1,12 @@
 //! The gRPC side: what Envoy sends and receives.
 
+mod call;
 mod complaints;
 mod connection;
 pub mod convert;
+pub mod decode;
 pub mod encode;
 pub mod proto;
 pub mod rate_limit;
 pub mod server;
-mod service;
 pub mod socket;

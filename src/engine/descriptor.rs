@@ -1,7 +1,7 @@
 //! The request side: what a caller's descriptors say, borrowed from the wire and normalised.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use smallvec::SmallVec;
@@ -130,23 +130,33 @@ impl AddressRule {
     }
 
     /// The network that the caller is counted as: `10.1.2.3`, `10.1.0.0/16`, `2001:db8:0:1::/64`.
-    pub fn network(&self, value: &str) -> Cow<'static, str> {
-        let Some(address) = self.parse(value) else {
-            return Cow::Borrowed(NO_ADDRESS);
-        };
+    pub fn network<'v>(&self, value: &'v str) -> Cow<'v, str> {
+        self.parse(value)
+            .map_or(Cow::Borrowed(NO_ADDRESS), |address| self.counted(address, value))
+    }
+
+    /// The same for an address that was parsed from `value`.
+    pub fn counted<'v>(&self, address: IpAddr, value: &'v str) -> Cow<'v, str> {
         let prefix = match address {
-            IpAddr::V4(_) => self.ipv4_prefix.min(32),
-            IpAddr::V6(_) => self.ipv6_prefix.min(Ipv6Addr::BITS as u8),
+            IpAddr::V4(_) => self.ipv4_prefix,
+            IpAddr::V6(_) => self.ipv6_prefix,
         };
-        let Ok(network) = IpNet::new(address, prefix) else {
-            return Cow::Borrowed(NO_ADDRESS);
-        };
-        let network = network.trunc();
-        Cow::Owned(if network.prefix_len() == network.max_prefix_len() {
-            network.addr().to_string()
-        } else {
-            network.to_string()
-        })
+        // Wider than an address is long means the address itself.
+        match IpNet::new(address, prefix) {
+            Ok(network) if prefix < network.max_prefix_len() => Cow::Owned(network.trunc().to_string()),
+            _ => spelled(address, value),
+        }
+    }
+}
+
+/// An address that was parsed from `value` in its one spelling: nearly always as it came.
+pub fn spelled(address: IpAddr, value: &str) -> Cow<'_, str> {
+    // Without anything around it; leading zeros are not parsed.
+    let bare = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+    if address.is_ipv4() && value.bytes().all(bare) {
+        Cow::Borrowed(value)
+    } else {
+        Cow::Owned(address.to_string())
     }
 }
 

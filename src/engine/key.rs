@@ -24,6 +24,8 @@ pub struct Identity {
     limit: Box<str>,
     code: Box<str>,
     digest: u128,
+    /// Digests of the domain and each of the keys: all of a caller but its value.
+    places: Box<[u128]>,
 }
 
 impl Identity {
@@ -72,18 +74,13 @@ impl Identity {
     }
 
     fn of(domain: &str, keys: &[&str], limit: &str, code: &str) -> Self {
-        // Only the policy's author chooses what is hashed here, so a fixed key will do.
-        let mut hasher = SipHasher13::new();
-        for part in [domain].iter().chain(keys).chain(&[limit]) {
-            hasher.write_u64(part.len() as u64);
-            hasher.write(part.as_bytes());
-        }
         Self {
             domain: domain.into(),
             keys: keys.iter().map(|&key| key.into()).collect(),
             limit: limit.into(),
             code: code.into(),
-            digest: hasher.finish128().as_u128(),
+            digest: digest([domain].iter().chain(keys).chain(&[limit])),
+            places: keys.iter().map(|key| digest(&[domain, key])).collect(),
         }
     }
 
@@ -113,6 +110,16 @@ impl Identity {
     }
 }
 
+/// Only the policy's author chooses what is hashed here, so a fixed key will do.
+fn digest<'a>(parts: impl IntoIterator<Item = &'a &'a str>) -> u128 {
+    let mut hasher = SipHasher13::new();
+    for part in parts {
+        hasher.write_u64(part.len() as u64);
+        hasher.write(part.as_bytes());
+    }
+    hasher.finish128().as_u128()
+}
+
 /// One budget of one request.
 #[derive(Clone, Copy, Debug)]
 pub struct BudgetKey<'a> {
@@ -137,14 +144,13 @@ impl BudgetKey<'_> {
 
     /// Feeds what identifies the caller to a hasher: the same for all budgets of one caller.
     pub fn feed_partition(&self, hasher: &mut SipHasher13) {
-        let mut feed = |part: &str| {
-            hasher.write_u64(part.len() as u64);
-            hasher.write(part.as_bytes());
-        };
-        feed(&self.identity.domain);
-        for (key, value) in self.tag() {
-            feed(key);
-            feed(value);
+        let placing = self.identity.places.iter().zip(self.values).enumerate();
+        for (i, (place, value)) in placing {
+            if self.caller.is_none_or(|caller| caller == i) {
+                hasher.write_u128(*place);
+                hasher.write_u64(value.len() as u64);
+                hasher.write(value.as_bytes());
+            }
         }
     }
 

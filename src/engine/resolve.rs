@@ -8,7 +8,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::budget::Terms;
-use super::descriptor::{Addend, Descriptor, Entry, Request, WireOverride, normalize_path};
+use super::descriptor::{
+    Addend, Descriptor, Entry, NO_ADDRESS, Request, WireOverride, normalize_path, spelled,
+};
 use super::key::{BudgetKey, Identity, Values};
 use super::limit::{Algorithm, Counts, Limit, MAX_UNITS, Numbers, Period, Share, Value};
 use super::overrides::{Override, RunTime, in_force};
@@ -304,12 +306,14 @@ impl KeyRules {
     pub fn lookup<'r>(&'r self, value: &'r str) -> Option<(Cow<'r, str>, &'r Arc<Node>)> {
         let mut counted = Cow::Borrowed(value);
         let node = if let Some(rule) = self.address {
-            let address = rule.parse(value).map(|address| address.to_string());
-            let node = self.find(address.as_deref().unwrap_or(value))?;
+            let address = rule.parse(value);
+            // As a rule for one address is written; nearly always as it came.
+            let text = address.map_or(Cow::Borrowed(value), |address| spelled(address, value));
+            let node = self.find(&text)?;
             counted = match (&node.matches, address) {
-                (Match::Exact, Some(address)) => Cow::Owned(address),
-                (Match::Exact, None) => Cow::Borrowed(value),
-                _ => rule.network(value),
+                (Match::Exact, _) => text,
+                (_, Some(address)) => rule.counted(address, value),
+                (_, None) => Cow::Borrowed(NO_ADDRESS),
             };
             node
         } else if self.normalize_path {

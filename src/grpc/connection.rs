@@ -1,5 +1,6 @@
 //! The connections of the gRPC port: TLS, what they may speak, how long they last, how they end.
 
+use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -18,10 +19,13 @@ use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
 
+use super::call::{self, Reply};
 use super::complaints::Complaints;
+use super::rate_limit::RateLimits;
 use super::socket::Socket;
 use crate::clock::Clock;
 use crate::gather::Gathering;
+use crate::store::Store;
 use crate::tls::Tls;
 
 /// How long a handshake may take.
@@ -32,7 +36,9 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const MOST_GIVEN_UP: usize = 4_096;
 
 /// What is said and done on each connection.
-pub(super) struct Connections<C> {
+pub(super) struct Connections<S, C> {
+    pub(super) service: RateLimits<S, C>,
+    /// All other methods.
     pub(super) routes: Routes,
     pub(super) tls: Option<Tls>,
     /// After this, more or less, a caller is told to connect anew.
@@ -40,7 +46,7 @@ pub(super) struct Connections<C> {
     pub(super) complaints: Arc<Complaints<C>>,
 }
 
-impl<C: Clock> Connections<C> {
+impl<S: Store, C: Clock> Connections<S, C> {
     /// Accepts connections until `shutdown`, then asks callers to leave and waits until they have.
     pub(super) async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let this = Arc::new(self);
@@ -89,7 +95,7 @@ impl<C: Clock> Connections<C> {
     }
 
     async fn http2(
-        &self,
+        self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         info: TcpConnectInfo,
         mut end: watch::Receiver<()>,
@@ -99,16 +105,16 @@ impl<C: Clock> Connections<C> {
         let socket = Socket::new(Gathering::new(stream), move |instead| {
             complaints.not_http2(instead, over_tls, peer);
         });
-        let routes = self.routes.clone();
-        let service = service_fn(move |mut request: http::Request<Incoming>| {
-            request.extensions_mut().insert(info.clone());
-            routes.clone().call(request)
-        });
+        let (this, age) = (Arc::clone(&self), self.age);
+        // Boxed: it would be moved about with the task that is made for each call.
+        let service = service_fn(move |request| Box::pin(Arc::clone(&this).answer(request, info.clone())));
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // All calls of an Envoy's worker come on one connection.
                 .max_concurrent_streams(None)
+                // Not for gRPC, and no need to look at the calendar for it.
+                .auto_date_header(false)
                 .max_pending_accept_reset_streams(MOST_GIVEN_UP)
                 .serve_connection(TokioIo::new(socket), service)
         );
@@ -116,7 +122,7 @@ impl<C: Clock> Connections<C> {
             served = &mut connection => Some(served),
             // An error here is an end, too: the server is gone.
             _ = end.changed() => None,
-            () = aged(self.age) => None,
+            () = aged(age) => None,
         };
         let served = match served {
             Some(served) => served,
@@ -128,6 +134,19 @@ impl<C: Clock> Connections<C> {
         if let Err(error) = served {
             tracing::debug!(%error, "a gRPC connection broke");
         }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        mut request: http::Request<Incoming>,
+        info: TcpConnectInfo,
+    ) -> Result<http::Response<Reply>, Infallible> {
+        if request.uri().path() == call::METHOD {
+            return Ok(call::response(self.service.call(request, info.remote_addr).await));
+        }
+        request.extensions_mut().insert(info);
+        let answered = Box::pin(self.routes.clone().call(request)).await?;
+        Ok(answered.map(Reply::Other))
     }
 }
 

@@ -51,7 +51,7 @@ impl<'a> From<&'a RateLimitDescriptor> for Descriptor<'a> {
 }
 
 /// The unit of a limit sent along; UNKNOWN and numbers not in Envoy's table are none.
-fn unit(wire: i32) -> Option<Unit> {
+pub(super) fn unit(wire: i32) -> Option<Unit> {
     match RateLimitUnit::try_from(wire) {
         Ok(RateLimitUnit::Second) => Some(Unit::Second),
         Ok(RateLimitUnit::Minute) => Some(Unit::Minute),

@@ -4,19 +4,19 @@
 //! dropped: `answer_to_wire` of `make bench` has both ways. What is written is theirs to the byte (the
 //! tests compare); metadata that only some policies have still goes through them.
 
+use hyper::body::Bytes;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use prost_types::Struct;
-use tonic::Status;
-use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
-use tonic_prost::{ProstCodec, ProstDecoder};
 
 use super::convert::{self, EXCESS_HEADER};
-use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::answer::{self, Answer, CurrentLimit, Metadata};
 
 /// What an answer usually needs and a little more: four statuses, five headers and metadata take 450 bytes.
 const ROOM: usize = 768;
+
+/// What gRPC puts before a message: that it is not compressed, and its length.
+pub(super) const PREFIX: usize = 5;
 
 /// A `RateLimitResponse` as bytes.
 #[derive(Debug, PartialEq)]
@@ -25,13 +25,22 @@ pub struct Encoded(Vec<u8>);
 impl Encoded {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.0[PREFIX..]
+    }
+
+    /// The bytes as a gRPC message.
+    pub(super) fn framed(mut self) -> Bytes {
+        // No answer is four GiB long.
+        let length = self.bytes().len() as u32;
+        self.0[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        self.0.into()
     }
 }
 
 impl From<Answer<'_>> for Encoded {
     fn from(answer: Answer<'_>) -> Self {
         let mut wire = Wire(Vec::with_capacity(ROOM));
+        wire.0.extend_from_slice(&[0; PREFIX]);
         wire.number(1, code(answer.refused));
         for status in &answer.statuses {
             wire.nested(2, |wire| wire.status(status));
@@ -171,41 +180,6 @@ impl Wire {
             wire.text(1, key);
             wire.nested(2, write);
         });
-    }
-}
-
-/// Reads requests as generated, and takes answers that are written already.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AnswerCodec;
-
-impl Codec for AnswerCodec {
-    type Encode = Encoded;
-    type Decode = RateLimitRequest;
-    type Encoder = Self;
-    type Decoder = ProstDecoder<RateLimitRequest>;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<RateLimitRequest, RateLimitRequest>::raw_decoder(BufferSettings::default())
-    }
-}
-
-impl Encoder for AnswerCodec {
-    type Item = Encoded;
-    type Error = Status;
-
-    fn encode(&mut self, answer: Encoded, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        use prost::bytes::BufMut as _;
-        buf.put_slice(&answer.0);
-        Ok(())
-    }
-
-    /// A buffer is made for each answer: one of tonic's 8 KiB would be empty for the most part.
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(1_024, 32 * 1_024)
     }
 }
 

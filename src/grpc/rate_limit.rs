@@ -4,14 +4,19 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Response, Status};
+use hyper::body::Incoming;
+use tonic::codegen::http::{self, HeaderMap};
+use tonic::{Code, Status};
 
+use super::call;
 use super::complaints::{Complaints, LONGEST, escape};
+use super::decode;
 use super::encode::Encoded;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::answer::{Answer, answer};
 use crate::clock::{Clock, Stopwatch};
+use crate::engine::descriptor::Request;
+use crate::engine::policy::Policy;
 use crate::engine::resolve::Malformed;
 use crate::limiter::{Decided, Limiter, LimiterError};
 use crate::store::Store;
@@ -69,27 +74,27 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         message: &RateLimitRequest,
         deadline: Option<Duration>,
     ) -> Result<RateLimitResponse, Status> {
-        self.answer(message, Stopwatch::start(), deadline, None)
+        let policy = self.limiter.policy();
+        self.answer(&policy, &message.into(), Stopwatch::start(), deadline, None)
             .await
             .map_err(|error| status(&error))
     }
 
     /// The answer in the form that is wanted, a message or its bytes.
-    async fn answer<A: for<'a> From<Answer<'a>>>(
+    async fn answer<'r, A: for<'a> From<Answer<'a>>>(
         &self,
-        message: &RateLimitRequest,
+        policy: &'r Policy,
+        request: &Request<'r>,
         watch: Stopwatch,
         deadline: Option<Duration>,
-        metadata: Option<&MetadataMap>,
+        headers: Option<&HeaderMap>,
     ) -> Result<A, LimiterError> {
-        let policy = self.limiter.policy();
-        let request = message.into();
-        let span = self.traces.decision(|| metadata.map(origin).unwrap_or_default());
+        let span = self.traces.decision(|| headers.map(origin).unwrap_or_default());
         let deadline = deadline.map(|deadline| deadline.saturating_sub(watch.elapsed()));
         let decided = match &span {
-            None => self.limiter.decide(&policy, &request, deadline).await,
+            None => self.limiter.decide(policy, request, deadline).await,
             // Boxed, so that calls that are not traced have no room for it.
-            Some(span) => Box::pin(span.around(self.limiter.decide(&policy, &request, deadline))).await,
+            Some(span) => Box::pin(span.around(self.limiter.decide(policy, request, deadline))).await,
         };
         match decided {
             Ok(Decided {
@@ -98,7 +103,7 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
                 decision,
             }) => {
                 self.metrics
-                    .record(&request, domain, &resolved, &decision, watch.elapsed());
+                    .record(request, domain, &resolved, &decision, watch.elapsed());
                 if let Some(span) = span {
                     span.decided(domain, &resolved, &decision);
                 }
@@ -119,8 +124,8 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
     }
 
     /// Says in the log what nobody sees in Envoy, which lets such requests pass.
-    fn complain(&self, error: &LimiterError, peer: Option<SocketAddr>, metadata: &MetadataMap) {
-        let id = || request_id(metadata);
+    fn complain(&self, error: &LimiterError, peer: Option<SocketAddr>, headers: &HeaderMap) {
+        let id = || request_id(headers);
         match error {
             LimiterError::NoDomain => self.complaints.no_domain(peer, id),
             LimiterError::NoDescriptors(domain) => self.complaints.no_descriptors(domain, peer, id),
@@ -130,18 +135,23 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
 }
 
 impl<S: Store, C: Clock> RateLimits<S, C> {
-    /// Answers a call that came when `watch` was started.
+    /// Answers a call whose headers have come.
     pub(super) async fn call(
         &self,
-        request: Request<RateLimitRequest>,
-        watch: Stopwatch,
-    ) -> Result<Response<Encoded>, Status> {
-        let metadata = request.metadata();
-        self.answer(request.get_ref(), watch, deadline(metadata), Some(metadata))
+        call: http::Request<Incoming>,
+        peer: Option<SocketAddr>,
+    ) -> Result<Encoded, Status> {
+        let watch = Stopwatch::start();
+        let (head, mut body) = call.into_parts();
+        let bytes = call::message(&mut body).await?;
+        let (policy, mut mended) = (self.limiter.policy(), Vec::new());
+        let request = decode::request(&bytes, &mut mended)
+            .map_err(|error| Status::internal(format!("no RateLimitRequest: {error}")))?;
+        let deadline = deadline(&head.headers);
+        self.answer(&policy, &request, watch, deadline, Some(&head.headers))
             .await
-            .map(Response::new)
             .map_err(|error| {
-                self.complain(&error, request.remote_addr(), metadata);
+                self.complain(&error, peer, &head.headers);
                 status(&error)
             })
     }
@@ -181,24 +191,24 @@ fn reason(error: &LimiterError) -> &'static str {
 }
 
 /// Where a call comes from, as Envoy says it when it traces.
-fn origin(metadata: &MetadataMap) -> Origin<'_> {
-    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
+fn origin(headers: &HeaderMap) -> Origin<'_> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     Origin {
         traceparent: text("traceparent"),
         tracestate: text("tracestate"),
-        request_id: request_id(metadata),
+        request_id: request_id(headers),
     }
 }
 
 /// The id of the request that Envoy asks about, if it is set to send it, escaped and cut.
-fn request_id(metadata: &MetadataMap) -> Option<String> {
-    let id = metadata.get("x-request-id")?;
-    Some(escape(&String::from_utf8_lossy(id.as_encoded_bytes()), LONGEST))
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get("x-request-id")?;
+    Some(escape(&String::from_utf8_lossy(id.as_bytes()), LONGEST))
 }
 
 /// The caller's `grpc-timeout`: at most eight digits and a unit.
-fn deadline(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let n: u32 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     Some(match unit {
@@ -233,10 +243,10 @@ mod tests {
             ("-1m", None),
             ("20x", None),
         ] {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("grpc-timeout", text.parse().unwrap());
-            assert_eq!(deadline(&metadata), wanted, "{text}");
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            assert_eq!(deadline(&headers), wanted, "{text}");
         }
-        assert_eq!(deadline(&MetadataMap::new()), None);
+        assert_eq!(deadline(&HeaderMap::new()), None);
     }
 }

@@ -19,7 +19,6 @@ use super::complaints::Complaints;
 use super::connection::Connections;
 use super::proto::FILE_DESCRIPTOR_SET;
 use super::rate_limit::RateLimits;
-use super::service::Served;
 use crate::clock::Clock;
 use crate::store::Store;
 use crate::tls::Tls;
@@ -105,8 +104,7 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
         };
         let complaints = Arc::clone(self.service.complaints());
         let health = HealthServer::new(HealthService::from_health_reporter(self.health.0));
-        let mut routes = Routes::new(Served::new(self.service))
-            .add_service(health)
+        let mut routes = Routes::new(health)
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1()?)
             .add_service(reflection(tonic_reflection::server::Builder::configure()).build_v1alpha()?);
         let router = routes.axum_router_mut();
@@ -115,6 +113,7 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
             unimplemented(&asked, uri.path(), &info)
         });
         let connections = Connections {
+            service: self.service,
             routes: routes.prepare(),
             tls: self.tls,
             age: self.age,
