@@ -309,6 +309,27 @@ descriptors:
     assert_eq!(honest.status, 200);
 }
 
+/// Envoy passes the bytes of a header on as they are. An error for them would be a way past every limit, since
+/// Envoy is mostly set to let a request pass that it got no answer for.
+#[test]
+fn a_header_that_is_no_text_is_limited_like_any_other() {
+    let edge = Edge::start(
+        "
+domain: edge
+descriptors:
+  - key: api_key
+    rate_limit: {name: key, unit: day, requests_per_unit: 24, burst: 1, algorithm: token_bucket}
+",
+    );
+    let status = |key: &[u8]| edge.get("/by-key").header("x-api-key", key).send().status;
+
+    assert_eq!(status(b"caf\xe9"), 200);
+    assert_eq!(status(b"caf\xe9"), 429);
+    assert_eq!(status(b"caf\xe9\xff"), 200, "a budget of its own");
+    assert_eq!(status("caf\u{e9}".as_bytes()), 200, "text has its own, too");
+    assert_eq!(status(b"caf"), 200);
+}
+
 #[test]
 fn excess_reaches_the_upstream_with_a_mark() {
     let edge = Edge::start(

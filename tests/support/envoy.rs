@@ -2,8 +2,8 @@
 //!
 //! An [`Edge`] is one such chain of its own, on free ports of 127.0.0.1, stopped when it is dropped. Envoy sends
 //! for `/v1/read`, `/v1/search` and `/v1/export`, which need a token, the descriptors `[tenant]`, `[plan]`,
-//! `[tenant, credential]` and `[tenant, route]` in the domain `edge`, and for `/login`, which needs none,
-//! `[remote_address]`. Before the token it sends `[remote_address]` in the domain `door`.
+//! `[tenant, credential]` and `[tenant, route]` in the domain `edge`, and, without a token, for `/login`
+//! `[remote_address]` and for `/by-key` `[api_key]`, a header. Before the token it sends `[remote_address]` in the domain `door`.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -44,7 +44,7 @@ pub(crate) struct Edge {
 pub(crate) struct Request<'a> {
     edge: &'a Edge,
     path: String,
-    headers: Vec<(&'static str, String)>,
+    headers: Vec<(&'static str, Vec<u8>)>,
 }
 
 /// What the client got.
@@ -245,12 +245,12 @@ impl Request<'_> {
     }
 
     /// As the proxy before Envoy passes it on; the last address is the one the proxy saw.
-    pub(crate) fn forwarded_for(self, addresses: impl Into<String>) -> Self {
+    pub(crate) fn forwarded_for(self, addresses: impl Into<Vec<u8>>) -> Self {
         self.header("x-forwarded-for", addresses)
     }
 
     /// One more header line, beside those of the same name.
-    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<Vec<u8>>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
@@ -262,7 +262,7 @@ impl Request<'_> {
             .agent
             .get(format!("http://{}{}", self.edge.address, self.path));
         for (name, value) in &self.headers {
-            request = request.header(*name, value);
+            request = request.header(*name, value.as_slice());
         }
         let mut response = request.call().expect("Envoy answers");
         let headers = response
@@ -456,12 +456,13 @@ fn echo(stream: TcpStream) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
     loop {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if reader.read_line(&mut head)? == 0 {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if reader.read_until(b'\n', &mut head)? == 0 {
                 return Ok(());
             }
         }
+        let head = String::from_utf8_lossy(&head);
         let length = head.len();
         let answer =
             format!("HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\r\n{head}");
