@@ -76,17 +76,12 @@ fn too_long() -> Status {
     )
 }
 
-/// The response that carries an answer or says why there is none.
-pub(super) fn response(answer: Result<Encoded, Status>) -> Response<Reply> {
-    match answer {
-        Ok(answer) => {
-            let mut response = Response::new(Reply::Answer(answer.framed()));
-            let grpc = HeaderValue::from_static("application/grpc");
-            response.headers_mut().insert(header::CONTENT_TYPE, grpc);
-            response
-        }
-        Err(status) => status.into_http(),
-    }
+/// The response that carries an answer.
+pub(super) fn response(answer: Encoded) -> Response<Reply> {
+    let mut response = Response::new(Reply::Answer(answer.framed()));
+    let grpc = HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert(header::CONTENT_TYPE, grpc);
+    response
 }
 
 /// What is sent after the headers.

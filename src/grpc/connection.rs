@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const MOST_GIVEN_UP: usize = 4_096;
 
 /// What is said and done on each connection.
 pub(super) struct Connections<S, C> {
-    pub(super) service: RateLimits<S, C>,
+    pub(super) service: Arc<RateLimits<S, C>>,
     /// All other methods.
     pub(super) routes: Routes,
     pub(super) tls: Option<Tls>,
@@ -106,8 +106,7 @@ impl<S: Store, C: Clock> Connections<S, C> {
             complaints.not_http2(instead, over_tls, peer);
         });
         let (this, age) = (Arc::clone(&self), self.age);
-        // Boxed: it would be moved about with the task that is made for each call.
-        let service = service_fn(move |request| Box::pin(Arc::clone(&this).answer(request, info.clone())));
+        let service = service_fn(move |request| this.answer(request, info.clone()));
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -136,19 +135,20 @@ impl<S: Store, C: Clock> Connections<S, C> {
         }
     }
 
-    async fn answer(
-        self: Arc<Self>,
-        mut request: http::Request<Incoming>,
-        info: TcpConnectInfo,
-    ) -> Result<http::Response<Reply>, Infallible> {
+    fn answer(self: &Arc<Self>, mut request: http::Request<Incoming>, info: TcpConnectInfo) -> Answering {
         if request.uri().path() == call::METHOD {
-            return Ok(call::response(self.service.call(request, info.remote_addr).await));
+            let (head, body) = request.into_parts();
+            let service = Arc::clone(&self.service);
+            return Box::pin(service.call(head.headers, body, info.remote_addr));
         }
         request.extensions_mut().insert(info);
-        let answered = Box::pin(self.routes.clone().call(request)).await?;
-        Ok(answered.map(Reply::Other))
+        let answer = self.routes.clone().call(request);
+        Box::pin(async { Ok(answer.await?.map(Reply::Other)) })
     }
 }
+
+/// A call being answered. Boxed, since it is moved about with the task that is made for it.
+type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Reply>, Infallible>> + Send>>;
 
 /// Resolves when a connection is old: callers that came together are told to go apart.
 async fn aged(age: Option<Duration>) {

@@ -1,5 +1,6 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +9,9 @@ use hyper::body::Incoming;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
-use super::call;
+use super::call::{self, Reply};
 use super::complaints::{Complaints, LONGEST, escape};
 use super::decode;
-use super::encode::Encoded;
 use super::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::answer::{Answer, answer};
 use crate::clock::{Clock, Stopwatch};
@@ -137,23 +137,29 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
 impl<S: Store, C: Clock> RateLimits<S, C> {
     /// Answers a call whose headers have come.
     pub(super) async fn call(
-        &self,
-        call: http::Request<Incoming>,
+        self: Arc<Self>,
+        headers: HeaderMap,
+        mut body: Incoming,
         peer: Option<SocketAddr>,
-    ) -> Result<Encoded, Status> {
+    ) -> Result<http::Response<Reply>, Infallible> {
         let watch = Stopwatch::start();
-        let (head, mut body) = call.into_parts();
-        let bytes = call::message(&mut body).await?;
+        let bytes = match call::message(&mut body).await {
+            Ok(bytes) => bytes,
+            Err(status) => return Ok(status.into_http()),
+        };
         let (policy, mut mended) = (self.limiter.policy(), Vec::new());
-        let request = decode::request(&bytes, &mut mended)
-            .map_err(|error| Status::internal(format!("no RateLimitRequest: {error}")))?;
-        let deadline = deadline(&head.headers);
-        self.answer(&policy, &request, watch, deadline, Some(&head.headers))
-            .await
-            .map_err(|error| {
-                self.complain(&error, peer, &head.headers);
-                status(&error)
-            })
+        let request = match decode::request(&bytes, &mut mended) {
+            Ok(request) => request,
+            Err(error) => return Ok(Status::internal(format!("no RateLimitRequest: {error}")).into_http()),
+        };
+        let answer = self.answer(&policy, &request, watch, deadline(&headers), Some(&headers));
+        Ok(match answer.await {
+            Ok(encoded) => call::response(encoded),
+            Err(error) => {
+                self.complain(&error, peer, &headers);
+                status(&error).into_http()
+            }
+        })
     }
 }
 

@@ -113,7 +113,7 @@ impl<S: Store, C: Clock> GrpcServer<S, C> {
             unimplemented(&asked, uri.path(), &info)
         });
         let connections = Connections {
-            service: self.service,
+            service: Arc::new(self.service),
             routes: routes.prepare(),
             tls: self.tls,
             age: self.age,

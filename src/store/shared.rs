@@ -293,9 +293,9 @@ impl<C: Clock + Clone> Store for Shared<C> {
         }
         let alone = groups.len() == 1;
         let answers: SmallVec<[_; 2]> = if alone {
-            [self.ask(resolved, &groups[0], wait_cap, true).await]
-                .into_iter()
-                .collect()
+            // Boxed: it would be copied into each of the futures above, a third of what they are.
+            let asking = Box::pin(self.ask(resolved, &groups[0], wait_cap, true));
+            [asking.await].into_iter().collect()
         } else {
             let asked: &Resolved<'_> = resolved;
             join_all(groups.iter().map(|group| self.ask(asked, group, wait_cap, false)))
