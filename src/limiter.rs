@@ -11,7 +11,7 @@ use crate::engine::decision::Decision;
 use crate::engine::descriptor::Request;
 use crate::engine::overrides::RunTime;
 use crate::engine::policy::{Domain, Policy};
-use crate::engine::resolve::{Charge, Resolved, resolve_with};
+use crate::engine::resolve::{Charge, Resolved, resolve_into};
 use crate::engine::time::Micros;
 use crate::store::{Store, StoreError};
 
@@ -31,12 +31,10 @@ pub struct Limiter<S, C> {
     held: AtomicUsize,
 }
 
-/// A request with everything that was found out about it.
+/// How a request was decided.
 pub struct Decided<'r> {
     /// The domain's rules, if it has any.
     pub domain: Option<&'r Domain>,
-    /// What the request meets.
-    pub resolved: Resolved<'r>,
     /// How it was decided.
     pub decision: Decision,
 }
@@ -94,7 +92,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.store
     }
 
-    /// Decides a request under a policy, within `deadline` from now if there is one, and returns when
+    /// Decides a request under a policy, within `deadline` from now if there is one, writes to `resolved`, which is
+    /// empty before, what the request meets, and returns when
     /// the answer is due: at once, or after the wait that a limit's `max_wait` allows. If the future is
     /// dropped while it waits, what was charged is given back.
     ///
@@ -106,6 +105,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         policy: &'r Policy,
         request: &Request<'r>,
         deadline: Option<Duration>,
+        resolved: &mut Resolved<'r>,
     ) -> Result<Decided<'r>, LimiterError> {
         if request.domain.is_empty() {
             return Err(LimiterError::NoDomain);
@@ -125,11 +125,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
         let now = self.clock.now();
-        let mut resolved = resolve_with(domain, request, self.shadow, now, Some(&self.overrides.load()));
+        resolve_into(
+            resolved,
+            domain,
+            request,
+            self.shadow,
+            now,
+            Some(&self.overrides.load()),
+        );
         if resolved.charges.is_empty() {
             return Ok(Decided {
                 domain,
-                resolved,
                 decision: Decision::default(),
             });
         }
@@ -146,24 +152,19 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             Some(deadline) => Micros::from(deadline).saturating_sub(DEADLINE_MARGIN),
             None => Micros(u64::MAX),
         };
-        let decision = self.store.decide(&mut resolved, patience).await?;
-        let wait = decision.wait;
-        let decided = Decided {
-            domain,
-            resolved,
-            decision,
+        let decision = self.store.decide(resolved, patience).await?;
+        let decision = match decision.wait {
+            Micros::ZERO => decision,
+            wait => self.hold(resolved, decision, wait).await,
         };
-        if wait == Micros::ZERO {
-            return Ok(decided);
-        }
-        // Apart, since every call would carry the room for it: 1,152 bytes of 4,000.
-        Ok(Box::pin(self.hold(decided, wait)).await)
+        Ok(Decided { domain, decision })
     }
 
-    async fn hold<'r>(&self, decided: Decided<'r>, wait: Micros) -> Decided<'r> {
+    async fn hold(&self, resolved: &Resolved<'_>, decision: Decision, wait: Micros) -> Decision {
         let held = Held {
             store: &self.store,
-            answer: Some(decided),
+            resolved,
+            decision: Some(decision),
         };
         tokio::time::sleep(wait.into()).await;
         held.release()
@@ -190,12 +191,13 @@ impl Drop for Place<'_> {
 /// An answer being held. Dropped before its time, it gives back what was charged.
 struct Held<'h, 'r, S: Store> {
     store: &'h S,
-    answer: Option<Decided<'r>>,
+    resolved: &'h Resolved<'r>,
+    decision: Option<Decision>,
 }
 
-impl<'r, S: Store> Held<'_, 'r, S> {
-    fn release(mut self) -> Decided<'r> {
-        self.answer
+impl<S: Store> Held<'_, '_, S> {
+    fn release(mut self) -> Decision {
+        self.decision
             .take()
             .expect("the answer is there until it is released")
     }
@@ -203,8 +205,8 @@ impl<'r, S: Store> Held<'_, 'r, S> {
 
 impl<S: Store> Drop for Held<'_, '_, S> {
     fn drop(&mut self) {
-        if let Some(answer) = &self.answer {
-            self.store.give_back(&answer.resolved, &answer.decision);
+        if let Some(decision) = &self.decision {
+            self.store.give_back(self.resolved, decision);
         }
     }
 }

@@ -126,22 +126,31 @@ pub fn resolve_with<'r>(
     now: Timestamp,
     live: Option<&RunTime>,
 ) -> Resolved<'r> {
+    let mut resolved = Resolved::default();
+    resolve_into(&mut resolved, domain, request, shadow_all, now, live);
+    resolved
+}
+
+/// The same, written where it stays: it is large.
+pub fn resolve_into<'r>(
+    resolved: &mut Resolved<'r>,
+    domain: Option<&'r Domain>,
+    request: &Request<'r>,
+    shadow_all: bool,
+    now: Timestamp,
+    live: Option<&RunTime>,
+) {
     let Some(domain) = domain else {
         let met = request.descriptors.iter().map(|_| Met {
             found: Found::Unmatched(Unmatched::UnknownDomain),
             ..Met::default()
         });
-        return Resolved {
-            met: met.collect(),
-            ..Resolved::default()
-        };
+        resolved.met.extend(met);
+        return;
     };
     let live = live.and_then(|live| live.of_domain(&domain.name));
     let mut found: SmallVec<[&'r [Arc<Limit>]; 4]> = SmallVec::new();
-    let mut resolved = Resolved {
-        ceiling: domain.safety_ceiling.as_deref(),
-        ..Resolved::default()
-    };
+    resolved.ceiling = domain.safety_ceiling.as_deref();
     for descriptor in &request.descriptors {
         let (met, limits) = find(domain, descriptor);
         resolved.met.push(met);
@@ -180,7 +189,7 @@ pub fn resolve_with<'r>(
             && let Some(limit) = wire_limit(domain, descriptor, wire)
         {
             let numbers = limit.numbers;
-            add(&mut resolved, charge(LimitRef::Wire(Box::new(limit)), numbers));
+            add(resolved, charge(LimitRef::Wire(Box::new(limit)), numbers));
             continue;
         }
         for limit in found[at] {
@@ -203,7 +212,7 @@ pub fn resolve_with<'r>(
             }
             let charge = charge(LimitRef::Policy(limit), numbers);
             add(
-                &mut resolved,
+                resolved,
                 Charge {
                     plan,
                     changed_by,
@@ -212,7 +221,6 @@ pub fn resolve_with<'r>(
             );
         }
     }
-    resolved
 }
 
 fn find<'r>(domain: &'r Domain, descriptor: &Descriptor<'r>) -> (Met<'r>, &'r [Arc<Limit>]) {

@@ -5,7 +5,7 @@
 //! tests compare); metadata that only some policies have still goes through them.
 
 use hyper::body::Bytes;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::WireType;
 use prost_types::Struct;
 
 use super::convert::{self, EXCESS_HEADER};
@@ -73,9 +73,22 @@ struct Wire(Vec<u8>);
 impl Wire {
     fn number(&mut self, tag: u32, n: u64) {
         if n != 0 {
-            encode_key(tag, WireType::Varint, &mut self.0);
-            encode_varint(n, &mut self.0);
+            self.key(tag, WireType::Varint);
+            self.varint(n);
         }
+    }
+
+    /// No field that we write has a number above fifteen: one byte.
+    fn key(&mut self, tag: u32, wire_type: WireType) {
+        self.0.push((tag << 3) as u8 | wire_type as u8);
+    }
+
+    fn varint(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            self.0.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        self.0.push(n as u8);
     }
 
     fn text(&mut self, tag: u32, text: &str) {
@@ -86,25 +99,25 @@ impl Wire {
 
     /// A text that stands there even when it is empty.
     fn member(&mut self, tag: u32, text: &str) {
-        encode_key(tag, WireType::LengthDelimited, &mut self.0);
-        encode_varint(text.len() as u64, &mut self.0);
+        self.key(tag, WireType::LengthDelimited);
+        self.varint(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }
 
     fn nested(&mut self, tag: u32, write: impl FnOnce(&mut Self)) {
-        encode_key(tag, WireType::LengthDelimited, &mut self.0);
+        self.key(tag, WireType::LengthDelimited);
         // The length is known afterwards; nearly always one byte is room enough for it.
-        let at = self.0.len();
+        let mut at = self.0.len();
         self.0.push(0);
         write(self);
-        let length = self.0.len() - at - 1;
-        if let Some(byte) = u8::try_from(length).ok().filter(|&byte| byte < 0x80) {
-            self.0[at] = byte;
-            return;
+        let mut length = self.0.len() - at - 1;
+        while length >= 0x80 {
+            self.0[at] = length as u8 | 0x80;
+            length >>= 7;
+            at += 1;
+            self.0.insert(at, 0);
         }
-        let mut varint = Vec::with_capacity(encoded_len_varint(length as u64));
-        encode_varint(length as u64, &mut varint);
-        self.0.splice(at..=at, varint);
+        self.0[at] = length as u8;
     }
 
     fn status(&mut self, status: &answer::Status<'_>) {
@@ -138,7 +151,7 @@ impl Wire {
         self.number_member("cost", metadata.cost);
         if metadata.degraded {
             self.value("degraded", |wire| {
-                encode_key(4, WireType::Varint, &mut wire.0);
+                wire.key(4, WireType::Varint);
                 wire.0.push(1);
             });
         }
@@ -161,7 +174,7 @@ impl Wire {
     fn number_member(&mut self, key: &str, n: Option<u64>) {
         if let Some(n) = n {
             self.value(key, |wire| {
-                encode_key(2, WireType::SixtyFourBit, &mut wire.0);
+                wire.key(2, WireType::SixtyFourBit);
                 wire.0.extend_from_slice(&(n as f64).to_le_bytes());
             });
         }

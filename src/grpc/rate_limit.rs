@@ -17,7 +17,7 @@ use crate::answer::{Answer, answer};
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::descriptor::Request;
 use crate::engine::policy::Policy;
-use crate::engine::resolve::Malformed;
+use crate::engine::resolve::{Malformed, Resolved};
 use crate::limiter::{Decided, Limiter, LimiterError};
 use crate::store::Store;
 use crate::telemetry::{Metrics, Origin, Traces};
@@ -91,17 +91,15 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
     ) -> Result<A, LimiterError> {
         let span = self.traces.decision(|| headers.map(origin).unwrap_or_default());
         let deadline = deadline.map(|deadline| deadline.saturating_sub(watch.elapsed()));
+        let mut resolved = Resolved::default();
+        let deciding = self.limiter.decide(policy, request, deadline, &mut resolved);
         let decided = match &span {
-            None => self.limiter.decide(policy, request, deadline).await,
+            None => deciding.await,
             // Boxed, so that calls that are not traced have no room for it.
-            Some(span) => Box::pin(span.around(self.limiter.decide(policy, request, deadline))).await,
+            Some(span) => Box::pin(span.around(deciding)).await,
         };
         match decided {
-            Ok(Decided {
-                domain,
-                resolved,
-                decision,
-            }) => {
+            Ok(Decided { domain, decision }) => {
                 self.metrics
                     .record(request, domain, &resolved, &decision, watch.elapsed());
                 if let Some(span) = span {

@@ -36,7 +36,12 @@ impl<S: Store> Desk<S> {
     async fn ask(&self, deadline: Option<Duration>) -> Decision {
         let decided = self
             .limiter
-            .decide(&self.policy, &request(&[ACME]), deadline)
+            .decide(
+                &self.policy,
+                &request(&[ACME]),
+                deadline,
+                &mut Resolved::default(),
+            )
             .await;
         decided.unwrap().decision
     }
@@ -44,7 +49,10 @@ impl<S: Store> Desk<S> {
     /// What is left of acme's first budget, and how long it takes to say so.
     async fn remaining(&self) -> u64 {
         let look = costing(request(&[ACME]), 0);
-        let decided = self.limiter.decide(&self.policy, &look, None).await;
+        let decided = self
+            .limiter
+            .decide(&self.policy, &look, None, &mut Resolved::default())
+            .await;
         decided.unwrap().decision.verdicts[0].view.remaining
     }
 
@@ -242,7 +250,10 @@ impl Store for Broken {
 async fn a_store_without_an_answer_is_an_error_that_leaves_nothing_held() {
     let desk = Desk::over(Broken, ManualClock::at(NOON), vec![one_a_second()]);
     let request = request(&[ACME]);
-    let asked = desk.limiter.decide(&desk.policy, &request, None).await;
+    let asked = desk
+        .limiter
+        .decide(&desk.policy, &request, None, &mut Resolved::default())
+        .await;
     assert!(matches!(asked, Err(LimiterError::Store(_))));
     assert_eq!(desk.held(), 0);
 }
@@ -252,7 +263,10 @@ async fn a_request_whose_caller_has_given_up_is_neither_decided_nor_charged() {
     let desk = Desk::new(vec![bucket("tenant", 10, 10, Unit::Hour)]);
     let request = request(&[ACME]);
     let late = Some(Duration::ZERO);
-    let asked = desk.limiter.decide(&desk.policy, &request, late).await;
+    let asked = desk
+        .limiter
+        .decide(&desk.policy, &request, late, &mut Resolved::default())
+        .await;
     assert!(matches!(asked, Err(LimiterError::Late)));
     assert_eq!(desk.remaining().await, 10);
     desk.ask(Some(Duration::from_nanos(1))).await;
@@ -261,7 +275,11 @@ async fn a_request_whose_caller_has_given_up_is_neither_decided_nor_charged() {
 
 async fn error<'a>(policy: &'a Policy, request: &Request<'a>) -> String {
     let desk = Desk::new(vec![]);
-    match desk.limiter.decide(policy, request, None).await {
+    match desk
+        .limiter
+        .decide(policy, request, None, &mut Resolved::default())
+        .await
+    {
         Ok(_) => panic!("decided"),
         Err(error) => error.to_string(),
     }
@@ -305,7 +323,11 @@ async fn a_domain_without_rules_passes() {
         domain: "other",
         ..request(&[ACME])
     };
-    let decided = desk.limiter.decide(&desk.policy, &other, None).await.unwrap();
+    let decided = desk
+        .limiter
+        .decide(&desk.policy, &other, None, &mut Resolved::default())
+        .await
+        .unwrap();
     assert!(decided.domain.is_none() && !decided.decision.refused);
 }
 
@@ -317,7 +339,10 @@ async fn in_shadow_mode_nothing_is_refused() {
     let limiter = Limiter::new(store, clock, Arc::new(ArcSwap::from_pointee(in_force)), true);
     let policy = limiter.policy();
     let request = request(&[ACME]);
-    let decided = limiter.decide(&policy, &request, None).await.unwrap();
+    let decided = limiter
+        .decide(&policy, &request, None, &mut Resolved::default())
+        .await
+        .unwrap();
     assert!(!decided.decision.refused && decided.decision.denies(0));
 }
 

@@ -236,8 +236,7 @@ impl<C: Clock> Memory<C> {
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         key.feed_partition(&mut hasher);
         let caller = hasher.finish();
-        let mut hasher = SipHasher13::new_with_keys(self.keys.1, self.keys.0);
-        key.feed(&mut hasher);
+        key.feed_within(&mut hasher);
         let hash = hasher.finish128();
         Place {
             caller,
