@@ -154,6 +154,16 @@ impl BudgetKey<'_> {
         }
     }
 
+    /// Whether this budget is known to be of the same caller as another one. Where it is not known, the partition
+    /// may still be the same.
+    pub fn shares_caller(&self, other: &Self) -> bool {
+        let caller = |key: &Self| key.caller.map(|i| (key.identity.places[i], &key.values[i]));
+        match (caller(self), caller(other)) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => false,
+        }
+    }
+
     /// Feeds what tells the budget from others of its caller, to a hasher that was fed the partition: injectively,
     /// and in less than [`Self::feed`] needs.
     pub fn feed_within(&self, hasher: &mut SipHasher13) {

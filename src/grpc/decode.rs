@@ -61,6 +61,9 @@ fn mend(text: &mut [u8]) {
 
 struct Reader<'a> {
     whole: &'a [u8],
+    /// All of it as text, as it mostly is: tags and lengths are small numbers. Its parts then need no look of
+    /// their own.
+    legible: Option<&'a str>,
     /// Where text is no text.
     garbled: SmallVec<[Range<usize>; 0]>,
 }
@@ -72,6 +75,7 @@ impl<'a> Reader<'a> {
     fn new(whole: &'a [u8]) -> Self {
         Self {
             whole,
+            legible: str::from_utf8(whole).ok(),
             garbled: SmallVec::new(),
         }
     }
@@ -126,9 +130,14 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, field: Field<'_, 'a>) -> Result<&'a str, Unreadable> {
         let bytes = delimited(field)?;
-        Ok(str::from_utf8(bytes).unwrap_or_else(|_| {
-            let at = bytes.as_ptr().addr() - self.whole.as_ptr().addr();
-            self.garbled.push(at..at + bytes.len());
+        let at = bytes.as_ptr().addr() - self.whole.as_ptr().addr();
+        let range = at..at + bytes.len();
+        let text = match self.legible {
+            Some(whole) => whole.get(range.clone()),
+            None => str::from_utf8(bytes).ok(),
+        };
+        Ok(text.unwrap_or_else(|| {
+            self.garbled.push(range);
             ""
         }))
     }
@@ -172,8 +181,15 @@ fn fields<'a>(
     mut rest: &'a [u8],
     mut read: impl FnMut(Field<'_, 'a>) -> Result<(), Unreadable>,
 ) -> Result<(), Unreadable> {
-    while !rest.is_empty() {
-        let (tag, wire_type) = decode_key(&mut rest)?;
+    while let Some(&first) = rest.first() {
+        let (tag, wire_type) = match first {
+            // Nearly all of them.
+            0x08..0x80 => {
+                rest = &rest[1..];
+                (u32::from(first >> 3), WireType::try_from(u64::from(first & 7))?)
+            }
+            _ => decode_key(&mut rest)?,
+        };
         read((tag, wire_type, &mut rest))?;
     }
     Ok(())
@@ -181,7 +197,7 @@ fn fields<'a>(
 
 fn number((tag, wire_type, rest): Field<'_, '_>) -> Result<u64, Unreadable> {
     match wire_type {
-        WireType::Varint => Ok(decode_varint(rest)?),
+        WireType::Varint => varint(rest),
         _ => Err(Unreadable::Type(tag)),
     }
 }
@@ -190,10 +206,20 @@ fn delimited<'a>((tag, wire_type, rest): Field<'_, 'a>) -> Result<&'a [u8], Unre
     if wire_type != WireType::LengthDelimited {
         return Err(Unreadable::Type(tag));
     }
-    let length = usize::try_from(decode_varint(rest)?).map_err(|_| Unreadable::Short(tag))?;
+    let length = usize::try_from(varint(rest)?).map_err(|_| Unreadable::Short(tag))?;
     let (content, after) = rest.split_at_checked(length).ok_or(Unreadable::Short(tag))?;
     *rest = after;
     Ok(content)
+}
+
+fn varint(rest: &mut &[u8]) -> Result<u64, Unreadable> {
+    match rest.split_first() {
+        Some((&byte @ ..0x80, after)) => {
+            *rest = after;
+            Ok(byte.into())
+        }
+        _ => Ok(decode_varint(rest)?),
+    }
 }
 
 fn skip((tag, wire_type, rest): Field<'_, '_>) -> Result<(), Unreadable> {

@@ -147,6 +147,27 @@ impl Place {
     }
 }
 
+/// A caller, and a hasher that was fed who that is.
+#[derive(Clone, Copy)]
+struct Caller {
+    hash: u64,
+    hasher: SipHasher13,
+}
+
+impl Caller {
+    /// Where a budget of the caller's is kept.
+    fn place(mut self, key: &BudgetKey<'_>) -> Place {
+        key.feed_within(&mut self.hasher);
+        let hash = self.hasher.finish128();
+        Place {
+            caller: self.hash,
+            shard: self.hash as usize % SHARDS,
+            hash: hash.h1,
+            tail: hash.h2 as u32,
+        }
+    }
+}
+
 impl<C: Clock> Memory<C> {
     /// A store that keeps at most `max_keys` budgets, within a few per cent.
     pub fn new(clock: C, max_keys: usize) -> Self {
@@ -233,21 +254,30 @@ impl<C: Clock> Memory<C> {
     }
 
     fn place(&self, key: &BudgetKey<'_>) -> Place {
+        self.caller(key).place(key)
+    }
+
+    fn caller(&self, key: &BudgetKey<'_>) -> Caller {
         let mut hasher = SipHasher13::new_with_keys(self.keys.0, self.keys.1);
         key.feed_partition(&mut hasher);
-        let caller = hasher.finish();
-        key.feed_within(&mut hasher);
-        let hash = hasher.finish128();
-        Place {
-            caller,
-            shard: caller as usize % SHARDS,
-            hash: hash.h1,
-            tail: hash.h2 as u32,
+        Caller {
+            hash: hasher.finish(),
+            hasher,
         }
     }
 
     fn places(&self, resolved: &Resolved<'_>) -> SmallVec<[Place; 4]> {
-        let place = |charge| self.place(&resolved.key(charge));
+        // Most budgets of a request are those of one caller, who is hashed once.
+        let mut last: Option<(BudgetKey<'_>, Caller)> = None;
+        let place = |charge| {
+            let key = resolved.key(charge);
+            let caller = match &last {
+                Some((before, caller)) if key.shares_caller(before) => *caller,
+                _ => self.caller(&key),
+            };
+            last = Some((key, caller));
+            caller.place(&key)
+        };
         resolved.charges.iter().map(place).collect()
     }
 
