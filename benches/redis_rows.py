@@ -12,6 +12,7 @@ import servers
 from servers import ROOT, ROUNDS, TARGET, cota, cpu, request
 
 sys.path.append(str(ROOT / "demo"))
+import outage_rows  # noqa: E402
 import stores  # noqa: E402
 
 # The callers whose memory is measured. As many for each bucket of Redis' table as a million would be.
@@ -100,6 +101,8 @@ def measure():
             rows += many_descriptors(cluster, policy)
         finally:
             cluster.stop()
+        for event in outage_rows.EVENTS:
+            rows += outage_rows.lost_primary(daily, event)
     return floors, sorted(rows)
 
 

@@ -3,11 +3,13 @@
 //!     client pace ADDRESS DESCRIPTORS RATE SECONDS    p50 and p99 of that many calls a second
 //!     client burst ADDRESS,ADDRESS... CALLER COUNT    so many calls in flight at once: how many were let through
 //!     client fill ADDRESS COUNT                       one call for each of so many callers
+//!     client watch ADDRESS CALLERS RATE SECONDS       for each call: when, how long, whether decided without the
+//!                                                     store, which caller; times in microseconds
 
 use std::error::Error;
 use std::time::Duration;
 
-use cota::clock::Stopwatch;
+use cota::clock::{Clock as _, Stopwatch, SystemClock};
 use cota::grpc::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use cota::grpc::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -31,7 +33,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["burst", addresses, caller, count] => burst(addresses, caller, count.parse()?).await,
         ["fill", address, count] => fill(address, count.parse()?).await,
-        _ => Err("pace, burst or fill, as the head of this file says".into()),
+        ["watch", address, callers, rate, seconds] => {
+            watch(address, callers.parse()?, rate.parse()?, seconds.parse()?).await
+        }
+        _ => Err("pace, burst, fill or watch, as the head of this file says".into()),
     }
 }
 
@@ -103,6 +108,33 @@ async fn fill(address: &str, count: usize) -> Result<(), Box<dyn Error>> {
         answer??;
     }
     println!("{count} callers");
+    Ok(())
+}
+
+async fn watch(address: &str, callers: u64, rate: u64, seconds: u64) -> Result<(), Box<dyn Error>> {
+    let client = connect(address).await?;
+    let mut tick = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate)?);
+    let mut calls = JoinSet::new();
+    for n in 0..rate * seconds {
+        tick.tick().await;
+        let mut client = client.clone();
+        calls.spawn(async move {
+            let caller = n % callers;
+            let (began, watch) = (SystemClock.now(), Stopwatch::start());
+            let answer = client
+                .should_rate_limit(request(&[&[("tenant", &format!("tenant-{caller}"))]]))
+                .await;
+            let took = watch.elapsed().as_micros();
+            answer.map(|answer| {
+                let metadata = answer.into_inner().dynamic_metadata.unwrap_or_default();
+                let degraded = u8::from(metadata.fields.contains_key("degraded"));
+                format!("{} {took} {degraded} {caller}", began.0)
+            })
+        });
+    }
+    while let Some(line) = calls.join_next().await {
+        println!("{}", line??);
+    }
     Ok(())
 }
 
