@@ -73,6 +73,25 @@ def reload(scratch: pathlib.Path, body: pathlib.Path) -> tuple[float, float]:
     return statistics.median(slowest[False]), statistics.median(slowest[True])
 
 
+def two_cores(scratch: pathlib.Path, body: pathlib.Path) -> float:
+    """CPU per decision of a service on two CPUs, which it shares with the load, over that of one on a CPU of its
+    own: what the cores cost each other."""
+    path = scratch / "both.yaml"
+    path.write_text(policy(10))
+    alone, both = cota(path), cota(path, pin=())
+    figures: dict[bool, list[float]] = {False: [], True: []}
+    try:
+        alone.load(body)
+        both.load(body, pin=())
+        for _ in range(max(ROUNDS, 5)):
+            figures[False].append(alone.load(body))
+            figures[True].append(both.load(body, pin=()))
+    finally:
+        alone.stop()
+        both.stop()
+    return statistics.median(figures[True]) / statistics.median(figures[False])
+
+
 def main() -> None:
     for tool in ("h2load", "taskset", "redis-server", "redis-benchmark"):
         if not shutil.which(tool):
@@ -97,11 +116,13 @@ def main() -> None:
             for server in servers.values():
                 server.stop()
         quiet, reloading = reload(scratch, body)
+        both = two_cores(scratch, body)
     us = {name: statistics.median(values) for name, values in figures.items()}
     memory = subprocess.run([str(TARGET / "examples/million")], capture_output=True, text=True, check=True).stdout
     per_caller = float(re.search(r"([\d.]+) bytes a caller", memory).group(1))
     rows = [
         ("T1 CPU per decision, 4 limits, full reply / constant OK", us["10"] / us["floor"], 1.25, "x"),
+        ("T2 CPU per decision, on two cores / on one", both, 1.1, "x"),
         ("T3 CPU per decision, 10,000 limits / 10 limits", us["10000"] / us["10"], 1.1, "x"),
         ("T9 memory store, a million callers", per_caller, 100, " B a caller"),
         (f"T11 reload of 10,000 limits: slowest answer {reloading:.1f} ms / {quiet:.1f} ms", reloading - quiet, 5, " ms"),
