@@ -145,8 +145,16 @@ impl Remembered {
         };
         let caller = self.caller(resolved, &[first]);
         let mut shard = self.shard(caller).lock();
+        if shard.forgot.is_some_and(|forgot| asked <= forgot) {
+            // This may be older than what came back meanwhile, to whomever of this shard; and what is known
+            // from before it is older still.
+            if shard.callers.remove(&caller).is_some() {
+                self.known.fetch_sub(1, Ordering::Relaxed);
+            }
+            return;
+        }
         let new = !shard.callers.contains_key(&caller);
-        if (new && !refused) || shard.forgot.is_some_and(|forgot| asked <= forgot) {
+        if new && !refused {
             return;
         }
         if new && shard.callers.len() >= CALLERS {
@@ -241,5 +249,53 @@ impl Remembered {
             .key(&resolved.charges[usize::from(charge)])
             .feed(&mut hasher);
         hasher.finish128().as_u128()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::budget::State;
+    use crate::engine::policy::Domain;
+    use crate::engine::resolve::resolve;
+    use crate::engine::testing::{T0, domain, request};
+
+    fn met<'r>(domain: &'r Domain, asked: &'r str) -> Resolved<'r> {
+        resolve(Some(domain), &request(&[asked]), false, T0)
+    }
+
+    fn held(used: u64) -> States {
+        let main = State {
+            used,
+            ..State::default()
+        };
+        let slot = Slot {
+            main,
+            ..Slot::default()
+        };
+        States {
+            slots: SmallVec::from_elem((0, slot), 1),
+            held: T0,
+        }
+    }
+
+    #[test]
+    fn a_state_is_not_kept_when_a_newer_one_may_not_be() {
+        let domain = domain(&["tenant{5/hour}"]);
+        let (remembered, all) = (Remembered::default(), [Group::from_elem(0, 1)]);
+        let acme = met(&domain, "(tenant=acme) addend 9");
+        let (asked, now) = (Micros(10), Micros(20));
+        remembered.keep(&acme, &held(1), true, asked, now);
+        assert!(remembered.refuse(&acme, &all, Micros::ZERO, now).is_some());
+
+        // Another caller of the shard gets units back while acme is charged.
+        let caller = |asked: &str| remembered.caller(&met(&domain, asked), &all[0]);
+        let shard = caller("(tenant=acme)") as usize % SHARDS;
+        let mut others = (0..).map(|n| caller(&format!("(tenant=t{n})")));
+        let neighbour = others.find(|caller| *caller as usize % SHARDS == shard).unwrap();
+        remembered.forget([neighbour].into_iter(), now);
+        remembered.keep(&acme, &held(2), false, asked, now);
+        assert!(remembered.refuse(&acme, &all, Micros::ZERO, now).is_none());
+        assert!(remembered.is_empty());
     }
 }
