@@ -101,10 +101,10 @@ class Server:
             return "".join(re.findall(r"^cota_config_reloads_total.*", page.read().decode(), re.M))
 
     def decided(self) -> int:
-        """How many calls were decided so far, without those that a failure mode decided; 0 for the floor."""
+        """How many calls the policy decided so far, without those that a failure mode decided; 0 for the floor."""
         if not self.http:
             return 0
-        return self.counted(r'cota_requests_total\{[^}]*code="(?:ok|over_limit)"') - self.counted("cota_degraded_decisions_total")
+        return self.counted(r'cota_requests_total\{domain="bench",code="(?:ok|over_limit)"') - self.counted("cota_degraded_decisions_total")
 
     def unanswered(self) -> int:
         """How many calls got an error for an answer so far."""
