@@ -63,7 +63,7 @@ impl LimitUsage {
 
     pub(super) fn turn(&self, began: Timestamp) {
         let mut kept = self.kept.lock();
-        kept.near.turn(began);
+        kept.near.turn(began, self.common.now());
         if let Some(refusals) = &mut kept.refusals {
             refusals.turn();
         }

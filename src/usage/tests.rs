@@ -202,6 +202,26 @@ fn the_credential_beside_most_refusals_is_named() {
 }
 
 #[test]
+fn a_credential_is_named_for_what_it_did_lately_only() {
+    let watched = Watched::new();
+    let refuse = |credential, times| {
+        for _ in 0..times {
+            watched
+                .limit
+                .refused(&watched.key(&["acme".into()]), Some(credential));
+        }
+    };
+    let named = || watched.snapshot().denied[0].attributed.clone();
+    refuse("mended", 1_000);
+    watched.usage.tick(after(WINDOW));
+    refuse("broken", 100);
+    assert_eq!(named().as_deref(), Some("mended"), "it made more of them lately");
+    watched.usage.tick(after(Micros(2 * WINDOW.0)));
+    refuse("broken", 1);
+    assert_eq!(named().as_deref(), Some("broken"));
+}
+
+#[test]
 fn near_the_ceiling_are_those_that_were_never_refused() {
     let watched = Watched::new();
     watched.pass("acme", 800);
@@ -223,6 +243,24 @@ fn near_the_ceiling_are_those_that_were_never_refused() {
     assert_eq!(watched.series().near, 1);
     watched.usage.tick(after(Micros(2 * WINDOW.0)));
     assert_eq!(watched.series().near, 0);
+}
+
+#[test]
+fn nobody_stays_near_the_ceiling_because_the_clock_was_set_back() {
+    let watched = Watched::new();
+    watched.pass("acme", 900);
+    let year = Micros::from_secs(365 * 86_400);
+    watched.usage.tick(Timestamp(START.0 - year.0));
+    watched.pass("globex", 900);
+    let near = |watched: &Watched| {
+        watched
+            .snapshot()
+            .near
+            .iter()
+            .map(|near| near.caller.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(near(&watched), ["tenant=globex"]);
 }
 
 #[test]
