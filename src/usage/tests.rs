@@ -144,6 +144,25 @@ fn callers_of_all_limits_together_have_a_bounded_number_of_series() {
 }
 
 #[test]
+fn a_caller_has_one_series_though_the_limit_gets_another_period() {
+    let mut watched = Watched::new();
+    for period in [Unit::Minute, Unit::Hour] {
+        watched.identity = identity(period);
+        for _ in 0..50 {
+            watched.refuse("acme");
+            watched.pass("globex", 900);
+        }
+    }
+    let acme = Labelled {
+        caller: "tenant=acme".into(),
+        refused: 91,
+    };
+    assert_eq!(watched.series().labelled, [acme]);
+    let snapshot = watched.snapshot();
+    assert_eq!((snapshot.denied.len(), snapshot.near.len()), (1, 1));
+}
+
+#[test]
 fn who_is_no_longer_refused_is_forgotten_after_two_windows_at_most() {
     let watched = Watched::new();
     for _ in 0..50 {
@@ -317,6 +336,16 @@ fn after(span: Micros) -> Timestamp {
     Timestamp(START.0 + span.0)
 }
 
+fn identity(unit: Unit) -> Identity {
+    Identity::new(
+        "api",
+        &["tenant"],
+        Some("tenant"),
+        &Algorithm::TokenBucket,
+        &unit.period(),
+    )
+}
+
 /// One limit of tenants.
 struct Watched {
     usage: Arc<Usage>,
@@ -335,13 +364,7 @@ impl Watched {
         Self {
             usage: Arc::clone(usage),
             limit: usage.limit(&"api".into(), &limit.into()),
-            identity: Identity::new(
-                "api",
-                &["tenant"],
-                Some("tenant"),
-                &Algorithm::TokenBucket,
-                &Unit::Minute.period(),
-            ),
+            identity: identity(Unit::Minute),
         }
     }
 
