@@ -63,7 +63,7 @@ class Server:
 
     def load(self, body: pathlib.Path, pin: tuple[str, ...] = ("taskset", "-c", "1")) -> float:
         """Microseconds of CPU per call under load, from the other CPU unless told otherwise."""
-        before = self.cpu()
+        decided, before = self.decided(), self.cpu()
         out = subprocess.run(
             [*pin, "h2load", "-n", str(CALLS), "-c", "8", "-m", "32", "-d", str(body)]
             + ["-H", "content-type: application/grpc", "-H", "te: trailers", f"http://127.0.0.1:{self.port}{METHOD}"],
@@ -72,7 +72,11 @@ class Server:
         done = re.search(r"(\d+) succeeded", out)
         if not done or int(done.group(1)) != CALLS:
             sys.exit(f"not every call succeeded:\n{out}")
-        return (self.cpu() - before) * 1e6 / CALLS
+        used = self.cpu() - before
+        # To h2load an error of gRPC is a success, too.
+        if self.http and self.decided() != decided + CALLS:
+            sys.exit(f"only {self.decided() - decided} of {CALLS} calls were decided by the store")
+        return used * 1e6 / CALLS
 
     def pace(self, body: pathlib.Path, rate: float, seconds: float, log: pathlib.Path) -> list[tuple[float, int]]:
         """Calls at that rate from the other CPU, however late the answers: when each was sent, in seconds
@@ -96,11 +100,20 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics") as page:
             return "".join(re.findall(r"^cota_config_reloads_total.*", page.read().decode(), re.M))
 
+    def decided(self) -> int:
+        """How many calls the policy decided so far, without those that a failure mode decided; 0 for the floor."""
+        if not self.http:
+            return 0
+        return self.counted(r'cota_requests_total\{domain="bench",code="(?:ok|over_limit)"') - self.counted("cota_degraded_decisions_total")
+
     def unanswered(self) -> int:
         """How many calls got an error for an answer so far."""
+        return self.counted(r'cota_requests_total\{[^}]*code="error"')
+
+    def counted(self, series: str) -> int:
+        """The sum of all series that begin so."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/metrics") as page:
-            text = page.read().decode()
-        return sum(int(n) for n in re.findall(r'^cota_requests_total\{[^}]*code="error"[^}]*\} (\d+)', text, re.M))
+            return sum(int(n) for n in re.findall(rf"^{series}.* (\d+)$", page.read().decode(), re.M))
 
     def resident(self) -> float:
         """MiB of memory now."""

@@ -19,7 +19,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import string
 import subprocess
 import sys
@@ -42,7 +41,7 @@ START_SECONDS = 30
 class Stack:
     """Envoy, cota, its store and the upstream, with their ports; stopped when the `with` ends, however it ends."""
 
-    def __init__(self, cota, envoy, store):
+    def __init__(self, cota, envoy, store, once):
         self.cota = cota
         self.envoy = envoy
         self.store = {"memory": None, "redis": stores.Single, "cluster": stores.Cluster}[store]
@@ -50,11 +49,12 @@ class Stack:
         self.logs = pathlib.Path(tempfile.mkdtemp(prefix="cota-demo-"))
         self.key = os.urandom(32)
         self.processes = {}
-        # The ports that the texts name, or any free one where they are taken.
-        self.envoy_port = free_port(10000)
-        self.admin_port = free_port(9901)
-        self.grpc_ports = [free_port(8081), *(stores.free_port() for _ in range(1, self.replicas))]
-        self.http_ports = [free_port(8080), *(stores.free_port() for _ in range(1, self.replicas))]
+        # The ports that the texts name, or any free one where they are taken or nobody is invited.
+        envoy_port, admin_port, grpc_port, http_port = (None,) * 4 if once else (10000, 9901, 8081, 8080)
+        self.envoy_port = stores.free_port(envoy_port)
+        self.admin_port = stores.free_port(admin_port)
+        self.grpc_ports = [stores.free_port(grpc_port), *(stores.free_port() for _ in range(1, self.replicas))]
+        self.http_ports = [stores.free_port(http_port), *(stores.free_port() for _ in range(1, self.replicas))]
 
     def __enter__(self):
         try:
@@ -156,16 +156,6 @@ class Failure(Exception):
     def __init__(self, message, log=None):
         super().__init__(message)
         self.log = log
-
-
-def free_port(preferred):
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return probe.getsockname()[1]
-    raise Failure("no free port on 127.0.0.1")
 
 
 # ---- callers ----
@@ -427,7 +417,7 @@ def main():
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     if args.store != "memory" and not shutil.which("redis-server"):
         sys.exit("no redis-server: run `make setup`")
-    stack = Stack(args.cota, args.envoy, args.store)
+    stack = Stack(args.cota, args.envoy, args.store, args.once)
     try:
         with stack:
             run(stack, args.once)

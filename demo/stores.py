@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import tempfile
 import time
 
 PATIENCE = 30
+GIVEN = set()
 
 
 class StoreFailure(Exception):
@@ -115,10 +117,17 @@ class Cluster:
             node.stop()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(preferred=None):
+    """That port if nobody has it, or any; never twice, and below those that the system gives to whoever connects
+    somewhere: one of those may be somebody's by the time that it is bound."""
+    for port in (preferred, *random.sample(range(10_000, 32_000), 1_000)):
+        if port and port not in GIVEN:
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+                GIVEN.add(port)
+                return port
+    raise StoreFailure("no free port on 127.0.0.1")
 
 
 def wait_until(what, holds):

@@ -20,6 +20,7 @@ use prometheus_client::registry::Registry;
 
 use crate::engine::decision::{Decision, Verdict};
 use crate::engine::descriptor::Request;
+use crate::engine::limit::FailureMode;
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::resolve::{Charge, Found, LimitRef, Malformed, Resolved};
 use crate::usage::Usage;
@@ -150,9 +151,6 @@ impl Metrics {
         self.families
             .duration
             .observe(elapsed.saturating_sub(decision.wait.into()));
-        if decision.degraded {
-            self.record_degraded(domain, resolved, decision);
-        }
         let handles = self.handles.load();
         let domain = handles.domain(domain);
         domain.request(if decision.refused {
@@ -161,18 +159,21 @@ impl Metrics {
             Code::Ok
         });
         for (charge, verdict) in resolved.charges.iter().zip(&decision.verdicts) {
-            if let Some(counted) = LimitVerdict::of(charge, verdict, decision.refused) {
-                let limit = match &charge.limit {
-                    LimitRef::Policy(limit) => domain.limit(limit),
-                    LimitRef::Wire(_) => Some(domain.wire()),
-                };
-                if let Some(limit) = limit {
+            let limit = match &charge.limit {
+                LimitRef::Policy(limit) => domain.limit(limit),
+                LimitRef::Wire(_) => Some(domain.wire()),
+            };
+            if let Some(limit) = limit {
+                if let Some(mode) = verdict.degraded {
+                    limit.degraded(mode, &self.families);
+                }
+                if let Some(counted) = LimitVerdict::of(charge, verdict, decision.refused) {
                     limit.count(counted);
+                    if decision.unasked && counted == LimitVerdict::Deny {
+                        limit.unasked(&self.families);
+                    }
                     if let Some(used) = &limit.used {
                         used.note(counted, request, resolved, charge, verdict);
-                        if decision.unasked && counted == LimitVerdict::Deny {
-                            used.unasked(&self.families);
-                        }
                     }
                 }
             }
@@ -210,21 +211,6 @@ impl Metrics {
             .reloads
             .get_or_create(&ReloadLabels { result })
             .inc();
-    }
-
-    /// Rare, so the handles are not kept. The labels are the policy's and a closed set.
-    fn record_degraded(&self, domain: Option<&Domain>, resolved: &Resolved<'_>, decision: &Decision) {
-        let domain = domain.map_or(UNKNOWN_DOMAIN, |domain| &domain.name);
-        for (charge, verdict) in resolved.charges.iter().zip(&decision.verdicts) {
-            if let Some(mode) = verdict.degraded {
-                let labels = DegradedLabels {
-                    domain: domain.into(),
-                    limit: (&*charge.limit.label).into(),
-                    failure_mode: mode.name(),
-                };
-                self.families.degraded.get_or_create(&labels).inc();
-            }
-        }
     }
 
     fn malformed(&self, fault: Malformed) {
@@ -308,7 +294,8 @@ impl Families {
 }
 
 impl UseHandles {
-    /// Notes how a limit is used: how much of a budget after a request that passed, by whom after a refusal.
+    /// Notes how a limit is used: how much of a budget after a request that passed, by whom after a refusal. Of a
+    /// budget that let it pass because nothing was known of it there is nothing to note.
     fn note<'r>(
         &self,
         counted: LimitVerdict,
@@ -324,6 +311,7 @@ impl UseHandles {
                 self.usage
                     .refused(&budget, entry.and_then(|entry| request.attribute(entry)));
             }
+            _ if verdict.degraded == Some(FailureMode::Allow) => {}
             LimitVerdict::Allow | LimitVerdict::Wait | LimitVerdict::Excess => {
                 if let Some(used) = thousandths_used(verdict) {
                     self.utilization.observe(used);

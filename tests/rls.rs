@@ -285,12 +285,16 @@ async fn the_version_before_is_not_implemented() {
 }
 
 #[tokio::test]
-async fn a_message_too_large_for_envoy_is_refused_and_the_server_lives() {
-    let served = Served::with(fixed("tenant", 5, Unit::Minute)).await;
+async fn a_message_may_come_in_many_frames_and_one_too_large_for_envoy_is_refused() {
+    let served = Served::with(fixed("tenant", 1, Unit::Minute)).await;
+    // A frame holds 16 KiB.
+    let long = |end| tenant(&format!("{}{end}", "x".repeat(500_000)));
+    for (end, verdict) in [("a", Verdict::Ok), ("b", Verdict::Ok), ("a", Verdict::OverLimit)] {
+        assert_eq!(served.ask(vec![long(end)]).await.overall_code(), verdict, "{end}");
+    }
     let huge = Request::new(message(vec![tenant(&"x".repeat(2 << 20))]));
-    assert!(served.call(huge).await.is_err());
-    let large = served.ask(vec![tenant(&"x".repeat(3_000))]).await;
-    assert_eq!(large.overall_code(), Verdict::Ok);
+    assert_eq!(served.call(huge).await.unwrap_err().code(), Code::OutOfRange);
+    assert_eq!(served.ask(vec![tenant("acme")]).await.overall_code(), Verdict::Ok);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use cota::tls::{ClientName, Files};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
+use tokio_rustls::rustls::HandshakeKind;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 
 #[path = "support/cota.rs"]
@@ -190,6 +191,28 @@ fn a_caller_without_a_certificate_is_refused_and_told_of_once() {
         wait(secured.caller(Some(&mine)).call(ask())).is_ok(),
         "any name will do"
     );
+}
+
+/// A resumed session would not show a certificate again: one that was taken off the list, or whose authority was, would
+/// go on.
+#[test]
+fn a_caller_that_comes_again_shows_its_certificate_again() {
+    let secured = Secured::mutual(&["localhost"]);
+    let mine = secured.ours.issue("client", "localhost");
+    for version in [&TLS12, &TLS13] {
+        let ca = secured.ours.path("ca.pem");
+        let caller = Caller::speaking(secured.cota.grpc, &ca, Some(&mine), &[b"h2"], &[version]);
+        for _ in 0..2 {
+            // With the answer comes what a session could be resumed with.
+            wait(caller.call(ask())).unwrap();
+            let stream = wait(caller.connect()).unwrap();
+            assert_eq!(
+                stream.get_ref().1.handshake_kind(),
+                Some(HandshakeKind::Full),
+                "{version:?}"
+            );
+        }
+    }
 }
 
 #[test]

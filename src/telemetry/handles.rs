@@ -11,7 +11,7 @@ use super::labels::{
     Code, ConfigLabels, DecisionLabels, LimitLabels, LimitVerdict, RequestLabels, UnmatchedLabels,
 };
 use super::{Families, UNKNOWN_DOMAIN, WIRE_OVERRIDE};
-use crate::engine::limit::Limit;
+use crate::engine::limit::{FailureMode, Limit};
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::resolve::Unmatched;
 use crate::usage::{LimitUsage, Usage};
@@ -45,8 +45,13 @@ pub(super) struct DomainHandles {
 pub(super) struct LimitHandles {
     /// One for each verdict that it can give.
     verdicts: [Option<Counter>; LimitVerdict::ALL.len()],
-    /// None for a limit that gives no verdict.
+    /// None for a limit that gives no verdict, and for the ceiling: it has one budget, and no callers.
     pub(super) used: Option<UseHandles>,
+    /// Refusals for which the store was not asked; a series from the first on.
+    unasked: OnceLock<Counter>,
+    /// Verdicts without the store, in the order of [`FailureMode::ALL`]; series from the first on.
+    degraded: [OnceLock<Counter>; FailureMode::ALL.len()],
+    labels: LimitLabels,
 }
 
 /// How one limit is used.
@@ -56,9 +61,6 @@ pub(super) struct UseHandles {
     pub(super) utilization: ShareHistogram,
     /// By whom.
     pub(super) usage: Arc<LimitUsage>,
-    /// Refusals for which the store was not asked; a series from the first on.
-    unasked: OnceLock<Counter>,
-    labels: LimitLabels,
 }
 
 /// Every series of a policy.
@@ -124,6 +126,9 @@ impl Handles {
         for labels in self.series.limits.difference(&next.series.limits) {
             families.utilization.remove(labels);
             families.unasked.remove(labels);
+            for mode in FailureMode::ALL {
+                families.degraded.remove(&labels.degraded(mode));
+            }
         }
         let in_force: HashSet<(&str, &str)> = next.series.limits.iter().map(LimitLabels::names).collect();
         usage.retain(|domain, limit| in_force.contains(&(domain, limit)));
@@ -170,14 +175,15 @@ impl LimitHandles {
             counter.inc();
         }
     }
-}
 
-// === impl UseHandles ===
-
-impl UseHandles {
     pub(super) fn unasked(&self, families: &Families) {
         let series = || families.unasked.get_or_create_owned(&self.labels);
         self.unasked.get_or_init(series).inc();
+    }
+
+    pub(super) fn degraded(&self, mode: FailureMode, families: &Families) {
+        let series = || families.degraded.get_or_create_owned(&self.labels.degraded(mode));
+        self.degraded[mode as usize].get_or_init(series).inc();
     }
 }
 
@@ -194,6 +200,13 @@ struct Maker<'f> {
 enum Known {
     Yes,
     No,
+}
+
+/// Whether the budgets of a limit are those of callers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    Many,
+    None,
 }
 
 /// Which verdicts a limit can give, in the order of [`LimitVerdict::ALL`].
@@ -227,7 +240,7 @@ impl Maker<'_> {
             // Limits sent along are ignored there as well.
             Known::No => Possible::default(),
         };
-        let wire = self.limit(name, &WIRE_OVERRIDE.into(), possible);
+        let wire = self.limit(name, &WIRE_OVERRIDE.into(), possible, Callers::Many);
         DomainHandles {
             requests,
             unmatched,
@@ -247,7 +260,14 @@ impl Maker<'_> {
         });
         for (label, possible) in possible {
             let label: Arc<str> = label.into();
-            let counters = Arc::new(self.limit(name, &label, possible));
+            let counters = Arc::new(self.limit(name, &label, possible, Callers::Many));
+            handles.by_label.insert(label, counters);
+        }
+        // In shadow mode it is not charged.
+        if let Some(ceiling) = domain.safety_ceiling.as_deref().filter(|_| !self.shadow) {
+            let label: Arc<str> = (&*ceiling.label).into();
+            let possible = verdicts_of(ceiling, self.shadow);
+            let counters = Arc::new(self.limit(name, &label, possible, Callers::None));
             handles.by_label.insert(label, counters);
         }
         domain.for_each_limit(&mut |_, limit| {
@@ -257,7 +277,13 @@ impl Maker<'_> {
         });
     }
 
-    fn limit(&mut self, domain: &Arc<str>, limit: &Arc<str>, possible: Possible) -> LimitHandles {
+    fn limit(
+        &mut self,
+        domain: &Arc<str>,
+        limit: &Arc<str>,
+        possible: Possible,
+        callers: Callers,
+    ) -> LimitHandles {
         let verdicts = LimitVerdict::ALL.map(|verdict| {
             let labels = DecisionLabels {
                 domain: Arc::clone(domain),
@@ -270,21 +296,25 @@ impl Maker<'_> {
                 counter
             })
         });
-        let used = possible.contains(&true).then(|| {
-            let labels = LimitLabels {
-                domain: Arc::clone(domain),
-                limit: Arc::clone(limit),
-            };
-            let utilization = self.families.utilization.get_or_create_owned(&labels);
+        let labels = LimitLabels {
+            domain: Arc::clone(domain),
+            limit: Arc::clone(limit),
+        };
+        let gives_verdicts = possible.contains(&true);
+        if gives_verdicts {
             self.series.limits.insert(labels.clone());
-            UseHandles {
-                utilization,
-                usage: self.usage.limit(domain, limit),
-                unasked: OnceLock::new(),
-                labels,
-            }
+        }
+        let used = (gives_verdicts && callers == Callers::Many).then(|| UseHandles {
+            utilization: self.families.utilization.get_or_create_owned(&labels),
+            usage: self.usage.limit(domain, limit),
         });
-        LimitHandles { verdicts, used }
+        LimitHandles {
+            verdicts,
+            used,
+            unasked: OnceLock::new(),
+            degraded: Default::default(),
+            labels,
+        }
     }
 
     fn config(&mut self, domain: &Arc<str>, version: &str) {

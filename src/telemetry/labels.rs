@@ -7,6 +7,7 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEn
 
 use crate::engine::budget::Outcome;
 use crate::engine::decision::Verdict;
+use crate::engine::limit::FailureMode;
 use crate::engine::resolve::Charge;
 
 /// How a request was answered.
@@ -153,6 +154,14 @@ impl EncodeLabelValue for LimitVerdict {
 impl LimitLabels {
     pub(super) fn names(&self) -> (&str, &str) {
         (&self.domain, &self.limit)
+    }
+
+    pub(super) fn degraded(&self, mode: FailureMode) -> DegradedLabels {
+        DegradedLabels {
+            domain: Arc::clone(&self.domain),
+            limit: Arc::clone(&self.limit),
+            failure_mode: mode.name(),
+        }
     }
 }
 

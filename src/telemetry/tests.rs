@@ -7,7 +7,7 @@ use crate::engine::decision::{Slot, evaluate, settle};
 use crate::engine::descriptor::{Descriptor, Entry, WireOverride};
 use crate::engine::key::Identity;
 use crate::engine::limit::{Algorithm, Limit, Numbers, Share, Unit};
-use crate::engine::policy::{KeyRules, Level, Match, Node};
+use crate::engine::policy::{KeyRules, Level, Match, Node, SAFETY_CEILING};
 use crate::engine::resolve::resolve;
 use crate::engine::time::{Micros, Timestamp};
 
@@ -46,6 +46,92 @@ fn refusals_that_cost_the_store_nothing_are_counted() {
     );
     service.install(policy(2, &[("api", &[("tenant", 5, false)])]));
     assert!(!service.text().contains("cota_local_refusals_total{"));
+}
+
+#[test]
+fn decisions_without_the_store_are_counted_as_long_as_the_policy_has_the_limit() {
+    let service = Service::new(&[("api", &[("tenant", 9, false), ("route", 0, false)])]);
+    let before = service.policy();
+    let both = request("api", &["tenant", "route"], None);
+    let by_failure_mode = |decision: &mut Decision| {
+        for verdict in &mut decision.verdicts {
+            verdict.degraded = Some(FailureMode::Deny);
+        }
+    };
+    service.decide_and(&before, &both, by_failure_mode);
+    // That one would have let it pass, but it was decided without the store as well.
+    service.shows(&[
+        r#"cota_degraded_decisions_total{domain="api",limit="tenant",failure_mode="deny"} 1"#,
+        r#"cota_degraded_decisions_total{domain="api",limit="route",failure_mode="deny"} 1"#,
+    ]);
+    service.install(policy(2, &[("api", &[("tenant", 5, false)])]));
+    for _ in 0..2 {
+        service.decide_and(&before, &both, by_failure_mode);
+    }
+    service.shows(&[r#"cota_degraded_decisions_total{domain="api",limit="tenant",failure_mode="deny"} 3"#]);
+    let text = service.text();
+    assert!(!text.contains(r#"limit="route""#), "{text}");
+}
+
+#[test]
+fn what_the_ceiling_over_local_decisions_refuses_is_counted_as_its_own() {
+    let mut with_ceiling = policy(1, &[("api", &[("tenant", 9, false)])]);
+    let api = with_ceiling
+        .domains
+        .get_mut("api")
+        .and_then(Arc::get_mut)
+        .unwrap();
+    api.safety_ceiling = Some(Arc::new(limit("api", SAFETY_CEILING, 0, false)));
+    let service = Service::new(&[]);
+    service.install(with_ceiling);
+    let in_force = service.policy();
+    let domain = in_force.domains.get("api").map(|domain| &**domain);
+    let request = request("api", &["tenant"], None);
+    let mut resolved = resolve(domain, &request, false, NOW);
+    // As the shared store adds it.
+    let ceiling = resolved.ceiling.unwrap();
+    resolved.charges.push(Charge {
+        limit: LimitRef::Policy(ceiling),
+        numbers: ceiling.numbers,
+        plan: None,
+        changed_by: None,
+        met: 0,
+        refund: 0,
+        spend: Some(1),
+        shadow: false,
+    });
+    resolved.met[0].charges.push(1);
+    service.record(&request, domain, &resolved, |decision| {
+        decision.verdicts[1].degraded = Some(FailureMode::Local);
+    });
+    service.shows(&[
+        r#"cota_limit_decisions_total{domain="api",limit="safety_ceiling",verdict="deny"} 1"#,
+        r#"cota_degraded_decisions_total{domain="api",limit="safety_ceiling",failure_mode="local"} 1"#,
+    ]);
+    // It has one budget, which is nobody's.
+    let text = service.text();
+    assert!(!text.contains(r#"limit="safety_ceiling",caller"#), "{text}");
+    service.install(policy(2, &[("api", &[("tenant", 9, false)])]));
+    assert!(!service.text().contains(SAFETY_CEILING));
+}
+
+#[test]
+fn how_full_budgets_are_shows_what_is_known_of_them() {
+    let service = Service::new(&[("api", &[("tenant", 4, false), ("route", 0, false)])]);
+    let in_force = service.policy();
+    service.ask("api", &["tenant"]);
+    // Refused by another one, or let pass unseen.
+    service.ask("api", &["tenant", "route"]);
+    service.decide_and(&in_force, &request("api", &["tenant"], None), |decision| {
+        decision.verdicts[0].degraded = Some(FailureMode::Allow);
+    });
+    service.shows(&[
+        r#"cota_limit_utilization_ratio_bucket{domain="api",limit="tenant",le="0.1"} 0"#,
+        r#"cota_limit_utilization_ratio_bucket{domain="api",limit="tenant",le="0.25"} 1"#,
+        r#"cota_limit_utilization_ratio_bucket{domain="api",limit="tenant",le="+Inf"} 1"#,
+        r#"cota_limit_utilization_ratio_sum{domain="api",limit="tenant"} 0.25"#,
+        r#"cota_limit_utilization_ratio_count{domain="api",limit="route"} 0"#,
+    ]);
 }
 
 #[test]
@@ -181,6 +267,8 @@ fn evictions_are_read_from_the_store_when_asked_for() {
     );
 }
 
+const NOW: Timestamp = Timestamp(1_000_000_000);
+
 struct Service {
     registry: Registry,
     metrics: Metrics,
@@ -223,16 +311,23 @@ impl Service {
     }
 
     fn decide_and<'a>(&self, policy: &'a Policy, request: &Request<'a>, change: fn(&mut Decision)) {
-        let now = Timestamp(1_000_000_000);
         let domain = policy.domains.get(request.domain).map(|domain| &**domain);
-        let resolved = resolve(domain, request, false, now);
-        let evaluate = |charge| evaluate(charge, Slot::default(), now, Micros::ZERO);
+        self.record(request, domain, &resolve(domain, request, false, NOW), change);
+    }
+
+    fn record<'a>(
+        &self,
+        request: &Request<'a>,
+        domain: Option<&'a Domain>,
+        resolved: &Resolved<'a>,
+        change: fn(&mut Decision),
+    ) {
+        let evaluate = |charge| evaluate(charge, Slot::default(), NOW, Micros::ZERO);
         let evaluations: Vec<_> = resolved.charges.iter().map(evaluate).collect();
-        let mut decision = settle(&resolved, &evaluations);
+        let mut decision = settle(resolved, &evaluations);
         change(&mut decision);
         let elapsed = Duration::from_micros(20);
-        self.metrics
-            .record(request, domain, &resolved, &decision, elapsed);
+        self.metrics.record(request, domain, resolved, &decision, elapsed);
     }
 
     fn text(&self) -> String {

@@ -1,5 +1,6 @@
 //! Where the use of one limit is recorded.
 
+use std::hash::Hasher as _;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -63,7 +64,7 @@ impl LimitUsage {
 
     pub(super) fn turn(&self, began: Timestamp) {
         let mut kept = self.kept.lock();
-        kept.near.turn(began);
+        kept.near.turn(began, self.common.now());
         if let Some(refusals) = &mut kept.refusals {
             refusals.turn();
         }
@@ -109,9 +110,14 @@ impl LimitUsage {
             .map_or(0, |refusals| refusals.followed())
     }
 
+    /// By the entries, as its name is: who is refused before and after the limit's period changed is one caller,
+    /// with one series.
     fn id(&self, budget: &BudgetKey<'_>) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.common.key[0], self.common.key[1]);
-        budget.feed(&mut hasher);
+        for text in budget.entries().flat_map(|(key, value)| [key, value]) {
+            hasher.write_u64(text.len() as u64);
+            hasher.write(text.as_bytes());
+        }
         hasher.finish128().h1
     }
 }

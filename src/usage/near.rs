@@ -63,10 +63,11 @@ impl NearCeiling {
         }
     }
 
-    /// A window is over; what came before the one that began at `began` is forgotten.
-    pub(super) fn turn(&mut self, began: Timestamp) {
+    /// A window is over that began at `began`; what came before it is forgotten, and so is what is still to come
+    /// by a clock that was set back.
+    pub(super) fn turn(&mut self, began: Timestamp, now: Timestamp) {
         self.refused[1] = self.refused[0].take();
-        self.callers.retain(|_, peak| peak.at >= began);
+        self.callers.retain(|_, peak| (began..=now).contains(&peak.at));
     }
 
     pub(super) fn len(&self) -> usize {

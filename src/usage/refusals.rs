@@ -50,7 +50,8 @@ struct Caller {
     /// In this window and in the one before.
     refused: [u64; 2],
     last: Timestamp,
-    attributed: Option<Majority>,
+    /// In this window and in the one before.
+    attributed: [Option<Majority>; 2],
     label: Option<Label>,
 }
 
@@ -103,13 +104,13 @@ impl Refusals {
             name: name(),
             refused: [known, 0],
             last: at,
-            attributed: None,
+            attributed: [None, None],
             label: None,
         });
         caller.refused[0] += 1;
         caller.last = at;
         if let Some(value) = attributed {
-            Majority::vote(&mut caller.attributed, value);
+            Majority::vote(&mut caller.attributed[0], value);
         }
         if caller.label.is_none() {
             self.label(id);
@@ -126,6 +127,7 @@ impl Refusals {
         self.all = [0, self.all[0]];
         for caller in self.callers.values_mut() {
             caller.refused = [0, caller.refused[0]];
+            caller.attributed = [None, caller.attributed[0].take()];
         }
         self.callers.retain(|_, caller| caller.refused[1] > 0);
         if self.callers.len() > FOLLOWED {
@@ -176,7 +178,7 @@ impl Refusals {
             caller: Arc::clone(&caller.name),
             refused: caller.lately(),
             share: caller.lately() as f64 / all,
-            attributed: caller.attributed.as_ref().map(|most| Arc::clone(&most.value)),
+            attributed: caller.attributed(),
             last: caller.last,
         };
         let mut list: Vec<Denied> = self.callers.values().map(denied).collect();
@@ -250,6 +252,12 @@ fn sketch() -> TopK<u64> {
 impl Caller {
     fn lately(&self) -> u64 {
         self.refused.iter().sum()
+    }
+
+    /// The value that is further ahead in its window.
+    fn attributed(&self) -> Option<Arc<str>> {
+        let most = self.attributed.iter().flatten().max_by_key(|most| most.ahead);
+        most.map(|most| Arc::clone(&most.value))
     }
 }
 

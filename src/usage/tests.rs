@@ -144,6 +144,25 @@ fn callers_of_all_limits_together_have_a_bounded_number_of_series() {
 }
 
 #[test]
+fn a_caller_has_one_series_though_the_limit_gets_another_period() {
+    let mut watched = Watched::new();
+    for period in [Unit::Minute, Unit::Hour] {
+        watched.identity = identity(period);
+        for _ in 0..50 {
+            watched.refuse("acme");
+            watched.pass("globex", 900);
+        }
+    }
+    let acme = Labelled {
+        caller: "tenant=acme".into(),
+        refused: 91,
+    };
+    assert_eq!(watched.series().labelled, [acme]);
+    let snapshot = watched.snapshot();
+    assert_eq!((snapshot.denied.len(), snapshot.near.len()), (1, 1));
+}
+
+#[test]
 fn who_is_no_longer_refused_is_forgotten_after_two_windows_at_most() {
     let watched = Watched::new();
     for _ in 0..50 {
@@ -202,6 +221,26 @@ fn the_credential_beside_most_refusals_is_named() {
 }
 
 #[test]
+fn a_credential_is_named_for_what_it_did_lately_only() {
+    let watched = Watched::new();
+    let refuse = |credential, times| {
+        for _ in 0..times {
+            watched
+                .limit
+                .refused(&watched.key(&["acme".into()]), Some(credential));
+        }
+    };
+    let named = || watched.snapshot().denied[0].attributed.clone();
+    refuse("mended", 1_000);
+    watched.usage.tick(after(WINDOW));
+    refuse("broken", 100);
+    assert_eq!(named().as_deref(), Some("mended"), "it made more of them lately");
+    watched.usage.tick(after(Micros(2 * WINDOW.0)));
+    refuse("broken", 1);
+    assert_eq!(named().as_deref(), Some("broken"));
+}
+
+#[test]
 fn near_the_ceiling_are_those_that_were_never_refused() {
     let watched = Watched::new();
     watched.pass("acme", 800);
@@ -223,6 +262,24 @@ fn near_the_ceiling_are_those_that_were_never_refused() {
     assert_eq!(watched.series().near, 1);
     watched.usage.tick(after(Micros(2 * WINDOW.0)));
     assert_eq!(watched.series().near, 0);
+}
+
+#[test]
+fn nobody_stays_near_the_ceiling_because_the_clock_was_set_back() {
+    let watched = Watched::new();
+    watched.pass("acme", 900);
+    let year = Micros::from_secs(365 * 86_400);
+    watched.usage.tick(Timestamp(START.0 - year.0));
+    watched.pass("globex", 900);
+    let near = |watched: &Watched| {
+        watched
+            .snapshot()
+            .near
+            .iter()
+            .map(|near| near.caller.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(near(&watched), ["tenant=globex"]);
 }
 
 #[test]
@@ -279,6 +336,16 @@ fn after(span: Micros) -> Timestamp {
     Timestamp(START.0 + span.0)
 }
 
+fn identity(unit: Unit) -> Identity {
+    Identity::new(
+        "api",
+        &["tenant"],
+        Some("tenant"),
+        &Algorithm::TokenBucket,
+        &unit.period(),
+    )
+}
+
 /// One limit of tenants.
 struct Watched {
     usage: Arc<Usage>,
@@ -297,13 +364,7 @@ impl Watched {
         Self {
             usage: Arc::clone(usage),
             limit: usage.limit(&"api".into(), &limit.into()),
-            identity: Identity::new(
-                "api",
-                &["tenant"],
-                Some("tenant"),
-                &Algorithm::TokenBucket,
-                &Unit::Minute.period(),
-            ),
+            identity: identity(Unit::Minute),
         }
     }
 
