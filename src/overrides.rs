@@ -151,12 +151,12 @@ impl Overrides {
     /// When it makes no sense, there are too many, or the store gave no answer.
     pub async fn set(&self, spec: Spec) -> Result<Listed, Refusal> {
         let now = self.clock.now();
-        let checked = check::set(&spec, &self.policy.load(), now).map_err(Refusal::Senseless)?;
+        let expires = check::set(&spec, &self.policy.load(), now).map_err(Refusal::Senseless)?;
         self.catch_up().await?;
         let id = format!("r{:012x}", fastrand::u64(..1 << 48));
         let entry = NewEntry {
             field: &spec.target(),
-            expires: checked.expires,
+            expires,
             id: &id,
             body: &to_json(&spec),
         };
