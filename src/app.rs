@@ -17,7 +17,7 @@ use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
 use crate::http::{self, Admin, Readiness};
 use crate::limiter::Limiter;
-use crate::overrides::{Happened, Overrides};
+use crate::overrides::Overrides;
 use crate::store::Store;
 use crate::store::ledger::Ledger;
 use crate::store::memory::{Eviction, Memory};
@@ -173,13 +173,9 @@ fn overrides<S: Send + Sync + 'static>(
     reset: fn(&S, &[reset::Target]),
 ) -> Arc<Overrides> {
     let store = Arc::clone(store);
-    let forget = move |happened: &Happened<'_>| match happened {
-        Happened::Reset(targets) => reset(&store, targets),
-        // Numbers change with the next request: what is remembered are states.
-        Happened::Overridden => {}
-    };
+    let forget = move |targets: &[reset::Target]| reset(&store, targets);
     let policy = Arc::clone(&service.policy);
-    let overrides = Overrides::new(ledger, policy, SystemClock, vec![Box::new(forget)]);
+    let overrides = Overrides::new(ledger, policy, SystemClock, Box::new(forget));
     let overrides = Arc::new(overrides);
     let counted = Arc::clone(&overrides);
     telemetry::register_overrides(registry, move || counted.active());
@@ -301,12 +297,16 @@ impl Service {
         tokio::time::sleep(drain).await;
         // Both sends fail only if the server has ended already.
         let _ = end_grpc.send(());
-        match tokio::time::timeout(LAST_CALLS, &mut grpc).await {
-            Ok(ended) => served("gRPC", ended)?,
+        let _ = end_http.send(());
+        let last_calls = async { tokio::join!(&mut grpc, &mut http) };
+        match tokio::time::timeout(LAST_CALLS, last_calls).await {
+            Ok((grpc, http)) => {
+                served("gRPC", grpc)?;
+                served("HTTP", http.map(Ok))?;
+            }
             Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
         }
         traces.end().await;
-        let _ = end_http.send(());
         reloader.abort();
         following.abort();
         ticker.abort();

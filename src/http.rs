@@ -1,8 +1,9 @@
 //! The HTTP port: for probes, scrapers, people, and callers without gRPC.
 //!
-//! Every answer is built from the policy, from the process, or from a decision. What a caller sent comes
-//! back in error texts only, cut and with everything but printable ASCII escaped, as `text/plain`; what an
-//! operator wrote of an override, as JSON with the same escaped.
+//! Every answer is built from the policy, from the process, or from a decision. What a caller sent comes back
+//! in error texts, cut and with everything but printable ASCII escaped, as `text/plain`; as the name of a
+//! caller that was refused or is near the ceiling, percent-encoded, on the page and in a label of `/metrics`.
+//! What an operator wrote of an override comes back as JSON with the same escaped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,9 +4,7 @@
 //! in force and hears of the resets since. While the store is gone, the last known overrides stay in
 //! force; each ends at its own time, whether anybody sweeps it or not.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -16,10 +14,11 @@ use crate::engine::overrides::{Override, RunTime};
 use crate::engine::policy::Policy;
 use crate::engine::reset::Target;
 use crate::engine::time::Timestamp;
-use crate::store::ledger::{Ledger, LedgerError, Line, NewEntry, News};
+use crate::store::ledger::{Ledger, LedgerError, Line, NewEntry};
 use crate::store::redis::{CallError, Fate};
 
 mod check;
+mod follow;
 mod json;
 mod shape;
 
@@ -27,12 +26,11 @@ pub use check::moment;
 pub use json::to_json;
 pub use shape::{AuditLine, Listed, Origin, ResetSpec, Revocation, Spec, rfc3339};
 
-/// How often a replica asks whether anything changed: well within a second.
-const POLL: Duration = Duration::from_millis(300);
-
 /// What a reset is called in the log, and one that did not reach the budgets.
 const RESET: &str = "reset";
 const RESET_FAILED: &str = "reset_failed";
+
+const MAYBE_RESET: &str = "the budgets may not have been reset: repeat it";
 
 /// The overrides set at run time, as this replica knows them.
 pub struct Overrides {
@@ -40,23 +38,15 @@ pub struct Overrides {
     policy: Arc<ArcSwap<Policy>>,
     live: Arc<ArcSwap<RunTime>>,
     known: Mutex<Known>,
-    /// One at a time: what is older must not be taken over later.
-    refreshing: tokio::sync::Mutex<()>,
-    listeners: Vec<Listener>,
+    /// One at a time: what is older must not be taken over later. Holds what a store has lost and does not have
+    /// back yet.
+    refreshing: tokio::sync::Mutex<Vec<Arc<Set>>>,
+    listener: Listener,
     clock: Arc<dyn Clock>,
 }
 
-/// What happened, for whoever keeps something that depends on it.
-#[derive(Debug)]
-pub enum Happened<'e> {
-    /// Other overrides are in force.
-    Overridden,
-    /// These budgets start afresh, everywhere.
-    Reset(&'e [Target]),
-}
-
-/// Called on every replica with all that happens, in order.
-pub type Listener = Box<dyn Fn(&Happened<'_>) + Send + Sync>;
+/// Called on every replica with the budgets that start afresh everywhere, in order.
+pub type Listener = Box<dyn Fn(&[Target]) + Send + Sync>;
 
 /// Why something was not done.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,12 +84,7 @@ struct Set {
 
 impl Overrides {
     /// Overrides kept in a ledger, checked against the policy in force.
-    pub fn new(
-        ledger: Ledger,
-        policy: Arc<ArcSwap<Policy>>,
-        clock: impl Clock,
-        listeners: Vec<Listener>,
-    ) -> Self {
+    pub fn new(ledger: Ledger, policy: Arc<ArcSwap<Policy>>, clock: impl Clock, listener: Listener) -> Self {
         Self {
             ledger,
             policy,
@@ -110,7 +95,7 @@ impl Overrides {
                 set: Vec::new(),
             }),
             refreshing: tokio::sync::Mutex::default(),
-            listeners,
+            listener,
             clock: Arc::new(clock),
         }
     }
@@ -147,7 +132,7 @@ impl Overrides {
         });
         let known = self.known.lock();
         let set = known.set.iter().filter(|set| now < set.expires);
-        let set = set.map(|set| Listed::of_run_time(&set.item.id, &set.spec, set.made));
+        let set = set.map(|set| Listed::of_run_time(&set.item.id, &set.spec, Some(set.made)));
         of_file.chain(set).collect()
     }
 
@@ -166,12 +151,12 @@ impl Overrides {
     /// When it makes no sense, there are too many, or the store gave no answer.
     pub async fn set(&self, spec: Spec) -> Result<Listed, Refusal> {
         let now = self.clock.now();
-        let checked = check::set(&spec, &self.policy.load(), now).map_err(Refusal::Senseless)?;
+        let expires = check::set(&spec, &self.policy.load(), now).map_err(Refusal::Senseless)?;
         self.catch_up().await?;
         let id = format!("r{:012x}", fastrand::u64(..1 << 48));
         let entry = NewEntry {
             field: &spec.target(),
-            expires: checked.expires,
+            expires,
             id: &id,
             body: &to_json(&spec),
         };
@@ -188,7 +173,7 @@ impl Overrides {
             .iter()
             .find(|set| *set.item.id == *id)
             .map(|set| set.made);
-        Ok(Listed::of_run_time(&id, &spec, made.unwrap_or_default()))
+        Ok(Listed::of_run_time(&id, &spec, made))
     }
 
     /// Takes an override away. It is out of force here when this returns.
@@ -230,7 +215,7 @@ impl Overrides {
     ///
     /// # Errors
     /// When it makes no sense, or the store gave no answer.
-    pub async fn reset(&self, spec: &ResetSpec) -> Result<(), Refusal> {
+    pub async fn reset(self: &Arc<Self>, spec: &ResetSpec) -> Result<(), Refusal> {
         let targets = check::reset(spec, &self.policy.load()).map_err(Refusal::Senseless)?;
         self.catch_up().await?;
         let named = |target: &Target| {
@@ -241,57 +226,27 @@ impl Overrides {
                 .all(|name| key.tag().any(|(own, _)| own == name))
         };
         let whole = spec.limit.is_none() && targets.iter().all(named);
+        let (overrides, spec) = (Arc::clone(self), spec.clone());
+        // On its own: whoever asked may hang up, and what is recorded is done all the same.
+        let done = tokio::spawn(async move { overrides.start_afresh(&spec, &targets, whole).await });
+        done.await
+            .unwrap_or_else(|error| Err(Refusal::Unavailable(format!("{error}; {MAYBE_RESET}"))))
+    }
+
+    async fn start_afresh(&self, spec: &ResetSpec, targets: &[Target], whole: bool) -> Result<(), Refusal> {
         let body = to_json(spec);
         let now = self.clock.now();
         // The record first: nothing is done that it does not show.
         let noted = self.ledger.note(RESET, &body, now).await;
         noted.map_err(|error| unavailable(&error, "if it was recorded, it was not done: repeat it"))?;
-        if let Err(error) = self.ledger.reset(&targets, whole).await {
+        if let Err(error) = self.ledger.reset(targets, whole).await {
             if let Err(error) = self.ledger.note(RESET_FAILED, &body, now).await {
                 tracing::warn!(%error, "a failed reset could not be recorded as such");
             }
-            return Err(unavailable(
-                &error,
-                "the budgets may not have been reset: repeat it",
-            ));
+            return Err(unavailable(&error, MAYBE_RESET));
         }
         tracing::info!(domain = ?spec.domain, limit = ?spec.limit, author = ?spec.author, "budgets reset");
         self.refresh_after_change().await;
-        Ok(())
-    }
-
-    /// Asks for changes again and again.
-    pub async fn follow(self: Arc<Self>) {
-        loop {
-            tokio::time::sleep(POLL).await;
-            if let Err(error) = self.refresh().await {
-                // The outage has its own lines in the log.
-                tracing::debug!(%error, "overrides stay as last known");
-            }
-        }
-    }
-
-    /// Takes over what changed, and sweeps what has ended.
-    ///
-    /// # Errors
-    /// When the store gave no answer: all stays as it was last known.
-    pub async fn refresh(&self) -> Result<(), CallError> {
-        let _alone = self.refreshing.lock().await;
-        self.take_over_news().await?;
-        let now = self.clock.now();
-        let ended: Vec<String> = self
-            .known
-            .lock()
-            .set
-            .iter()
-            .filter(|set| set.expires <= now)
-            .map(|set| set.field.clone())
-            .collect();
-        if !ended.is_empty() {
-            let fields: Vec<&str> = ended.iter().map(String::as_str).collect();
-            self.ledger.sweep(&fields, now).await?;
-            self.take_over_news().await?;
-        }
         Ok(())
     }
 
@@ -306,95 +261,6 @@ impl Overrides {
         if let Err(error) = self.refresh().await {
             tracing::warn!(%error, "a change was made and is not in force here yet");
         }
-    }
-
-    async fn take_over_news(&self) -> Result<(), CallError> {
-        let known = self.known.lock().version;
-        let Some(mut news) = self.ledger.news(known).await? else {
-            return Ok(());
-        };
-        if news.version == Line::default() {
-            self.restore().await;
-            match self.ledger.news(known).await? {
-                Some(restored) => news = restored,
-                None => return Ok(()),
-            }
-        }
-        self.take_over(news);
-        Ok(())
-    }
-
-    /// A store without a log has lost all it had: what is known here goes back.
-    async fn restore(&self) {
-        let now = self.clock.now();
-        let known = self.known.lock().set.clone();
-        for set in known.iter().filter(|set| now < set.expires) {
-            let entry = NewEntry {
-                field: &set.field,
-                expires: set.expires,
-                id: &set.item.id,
-                body: &to_json(&set.spec),
-            };
-            match self.ledger.restore(&entry).await {
-                Ok(()) => {
-                    tracing::warn!(id = ?set.item.id, "the store lost an override, which was set again")
-                }
-                Err(error) => {
-                    tracing::warn!(id = ?set.item.id, %error, "the store lost an override");
-                }
-            }
-        }
-    }
-
-    fn take_over(&self, news: News) {
-        // Most are what they were: a line is never written twice.
-        let known = self.known.lock().set.clone();
-        let known: HashMap<Line, Arc<Set>> = known.into_iter().map(|set| (set.made, set)).collect();
-        let mut set: Vec<Arc<Set>> = Vec::new();
-        for entry in news.entries {
-            if let Some(same) = known.get(&entry.made).filter(|same| same.field == entry.field) {
-                set.push(Arc::clone(same));
-                continue;
-            }
-            match check::stored(&entry) {
-                Ok((spec, item)) => set.push(Arc::new(Set {
-                    field: entry.field,
-                    made: entry.made,
-                    spec,
-                    item: Arc::new(item),
-                    expires: entry.expires,
-                })),
-                Err(error) => {
-                    tracing::warn!(id = ?entry.id, error, "an override of the store cannot be read");
-                }
-            }
-        }
-        // The later beats the earlier.
-        set.sort_by_key(|set| set.made);
-        let live = RunTime::new(
-            set.iter()
-                .map(|set| (set.spec.domain.as_str().into(), Arc::clone(&set.item))),
-        );
-        self.live.store(Arc::new(live));
-        *self.known.lock() = Known {
-            version: news.version,
-            set,
-        };
-        self.tell(&Happened::Overridden);
-        for note in news.notes.iter().filter(|note| note.event == RESET) {
-            // Which budgets they are is for the policy here to say; a limit that only others have is theirs.
-            let reset = serde_json::from_str::<ResetSpec>(&note.body);
-            let targets = reset
-                .ok()
-                .and_then(|reset| check::reset(&reset, &self.policy.load()).ok());
-            let targets = targets.unwrap_or_default();
-            self.tell(&Happened::Reset(&targets));
-            tracing::info!(limits = targets.len(), "a caller's budgets start afresh here");
-        }
-    }
-
-    fn tell(&self, happened: &Happened<'_>) {
-        self.listeners.iter().for_each(|listener| listener(happened));
     }
 }
 

@@ -209,10 +209,7 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
                         "shadow": false,
                         "overrides": [{
                             "id": "api#1",
-                            "match": {"tenant": "big"},
-                            "multiply": 2.5,
                             "expires_at": "2030-12-03T00:00:00Z",
-                            "author": "ana",
                         }],
                     },
                 ],

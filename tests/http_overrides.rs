@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cota::engine::time::Micros;
@@ -94,6 +95,26 @@ async fn reading_and_changing_ask_for_what_they_should() {
     for path in ["/livez", "/readyz", "/metrics", "/limits"] {
         assert_eq!(guarded.get(path).await.0, 200, "{path}");
     }
+}
+
+#[tokio::test]
+async fn lines_of_faulty_files_are_for_those_who_know_the_token() {
+    let (guarded, _folder) = guarded().await;
+    let fault = "api.yaml:3:1: error: bad\n  | tenant: acme".to_owned();
+    guarded.faults.store(Arc::new(vec![fault.clone()]));
+    let faults = |text: String| serde_json::from_str::<Value>(&text).unwrap()["faults"].clone();
+    let (status, text) = guarded.get("/limits").await;
+    assert_eq!((status, faults(text)), (200, json!(["api.yaml:3:1: error: bad"])));
+    let (status, text) = call(&guarded, "GET", "/limits", &[BEARER], &Value::Null).await;
+    assert_eq!((status, faults(text)), (200, json!([fault])));
+    let wrong = "authorization: Bearer herring";
+    assert_eq!(
+        call(&guarded, "GET", "/limits", &[wrong], &Value::Null).await.0,
+        401
+    );
+    let open = Port::open(policy(3)).await;
+    open.faults.store(Arc::new(vec![fault.clone()]));
+    assert_eq!(faults(open.get("/limits").await.1), json!([fault]));
 }
 
 #[tokio::test]

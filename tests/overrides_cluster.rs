@@ -11,9 +11,10 @@ use arc_swap::ArcSwap;
 use cota::clock::{Clock as _, Stopwatch, SystemClock};
 use cota::engine::limit::Unit;
 use cota::engine::policy::Domain;
+use cota::engine::reset::Target;
 use cota::engine::resolve::resolve;
 use cota::engine::time::Micros;
-use cota::overrides::{Happened, Overrides, ResetSpec, Spec, rfc3339};
+use cota::overrides::{Overrides, ResetSpec, Spec, rfc3339};
 use cota::store::Store as _;
 use cota::store::ledger::Ledger;
 use cota::store::redis::{Client, Redis, SCRIPT, TlsFiles};
@@ -25,7 +26,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Replica {
     shared: Arc<Shared<SystemClock>>,
-    overrides: Overrides,
+    overrides: Arc<Overrides>,
 }
 
 impl Replica {
@@ -47,18 +48,14 @@ impl Replica {
         );
         let forgets = Arc::clone(&shared);
         let policy = Arc::new(ArcSwap::from_pointee(policy([domain.clone()])));
-        let listener = move |happened: &Happened<'_>| {
-            if let Happened::Reset(targets) = happened {
-                forgets.reset(targets);
-            }
+        let listener = move |targets: &[Target]| {
+            forgets.reset(targets);
         };
-        let overrides = Overrides::new(
-            Ledger::Redis(redis),
-            policy,
-            SystemClock,
-            vec![Box::new(listener)],
-        );
-        Self { shared, overrides }
+        let overrides = Overrides::new(Ledger::Redis(redis), policy, SystemClock, Box::new(listener));
+        Self {
+            shared,
+            overrides: Arc::new(overrides),
+        }
     }
 
     /// Spends that much of a tenant's five, and of the five of its route.

@@ -5,6 +5,7 @@
 //! looked at.
 
 mod algorithm;
+mod barrier;
 mod ceiling;
 mod limit;
 mod overrides;

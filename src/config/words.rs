@@ -12,9 +12,9 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 4] = [
 ];
 
 pub(super) const COUNTS: [(&str, Counts); 3] = [
-    ("cost", Counts::Cost),
-    ("requests", Counts::Requests),
-    ("hits", Counts::Hits),
+    (Counts::Cost.name(), Counts::Cost),
+    (Counts::Requests.name(), Counts::Requests),
+    (Counts::Hits.name(), Counts::Hits),
 ];
 
 pub(super) const EXCESS_ACTIONS: [(&str, ExcessAction); 4] = [

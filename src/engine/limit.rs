@@ -193,6 +193,17 @@ pub enum Counts {
     Hits,
 }
 
+impl Counts {
+    /// As policy files write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cost => "cost",
+            Self::Requests => "requests",
+            Self::Hits => "hits",
+        }
+    }
+}
+
 /// What a request gets when the store gives no answer in time: decided in advance, limit by limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FailureMode {

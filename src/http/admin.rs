@@ -1,7 +1,8 @@
 //! Who may change something: whoever knows the token in a file.
 
-use std::path::PathBuf;
-use std::{fs, io};
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io, mem};
 
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -16,8 +17,15 @@ use super::text;
 #[derive(Debug, Default)]
 pub struct Admin {
     file: Option<PathBuf>,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
     /// Its digest as last read: a file that is being written keeps nobody out.
-    last: Mutex<Option<[u8; 32]>>,
+    digest: Option<[u8; 32]>,
+    /// Whether the file gave none when it was read last, which is told once.
+    bad: bool,
 }
 
 /// Why a file gives no token.
@@ -46,11 +54,12 @@ impl Admin {
     /// # Errors
     /// When there is none in it now.
     pub fn new(file: Option<PathBuf>) -> Result<Self, BadToken> {
-        let last = file.as_ref().map(read).transpose()?;
-        Ok(Self {
-            file,
-            last: Mutex::new(last),
-        })
+        let digest = file
+            .as_ref()
+            .map(|file| token(file, fs::read(file)))
+            .transpose()?;
+        let last = Mutex::new(Last { digest, bad: false });
+        Ok(Self { file, last })
     }
 
     /// Whether anybody may change something.
@@ -59,26 +68,19 @@ impl Admin {
     }
 
     /// What to answer a call that may not be made.
-    pub(super) fn refusal(&self, headers: &HeaderMap, wants: Wants) -> Option<Response> {
+    pub(super) async fn refusal(&self, headers: &HeaderMap, wants: Wants) -> Option<Response> {
         let Some(file) = &self.file else {
             let why = "nothing can be changed here: the service was started without --admin-token-file\n";
             return (wants == Wants::Change).then(|| text(StatusCode::FORBIDDEN, why));
         };
-        let expected = match read(file) {
-            Ok(digest) => {
-                *self.last.lock() = Some(digest);
-                Some(digest)
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the last admin token counts");
-                *self.last.lock()
-            }
-        };
         // Digests, for they are of one length: the time says nothing about the token's.
-        let given = bearer(headers).map(digest);
-        let same = expected
-            .zip(given)
-            .is_some_and(|(expected, given)| expected.ct_eq(&given).into());
+        let same = match bearer(headers).map(digest) {
+            Some(given) => self
+                .expected(file)
+                .await
+                .is_some_and(|expected| expected.ct_eq(&given).into()),
+            None => false,
+        };
         if same {
             return None;
         }
@@ -90,6 +92,26 @@ impl Admin {
         refused.headers_mut().insert(WWW_AUTHENTICATE, scheme);
         Some(refused)
     }
+
+    async fn expected(&self, file: &Path) -> Option<[u8; 32]> {
+        let read = token(file, tokio::fs::read(file).await);
+        let mut last = self.last.lock();
+        let was_bad = mem::replace(&mut last.bad, read.is_err());
+        match read {
+            Ok(digest) => {
+                last.digest = Some(digest);
+                if was_bad {
+                    tracing::info!("the admin token can be read again");
+                }
+            }
+            Err(error) if !was_bad => {
+                let cause = error.source().map(ToString::to_string);
+                tracing::warn!(%error, cause, "the last admin token counts");
+            }
+            Err(_) => {}
+        }
+        last.digest
+    }
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
@@ -99,10 +121,10 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
         .then(|| token.trim_ascii())
 }
 
-fn read(file: &PathBuf) -> Result<[u8; 32], BadToken> {
-    let text = fs::read(file).map_err(|error| BadToken::Unreadable(file.clone(), error))?;
+fn token(file: &Path, read: io::Result<Vec<u8>>) -> Result<[u8; 32], BadToken> {
+    let text = read.map_err(|error| BadToken::Unreadable(file.into(), error))?;
     match text.trim_ascii() {
-        [] => Err(BadToken::Empty(file.clone())),
+        [] => Err(BadToken::Empty(file.into())),
         token => Ok(digest(token)),
     }
 }
@@ -115,24 +137,24 @@ fn digest(token: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn status(admin: &Admin, authorization: Option<&str>, wants: Wants) -> Option<u16> {
+    async fn status(admin: &Admin, authorization: Option<&str>, wants: Wants) -> Option<u16> {
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(AUTHORIZATION, value.parse().unwrap());
         }
-        admin.refusal(&headers, wants).map(|r| r.status().as_u16())
+        admin.refusal(&headers, wants).await.map(|r| r.status().as_u16())
     }
 
-    #[test]
-    fn without_a_file_all_may_read_and_nobody_may_change() {
+    #[tokio::test]
+    async fn without_a_file_all_may_read_and_nobody_may_change() {
         let admin = Admin::new(None).unwrap();
-        assert_eq!(status(&admin, None, Wants::Read), None);
-        assert_eq!(status(&admin, None, Wants::Change), Some(403));
-        assert_eq!(status(&admin, Some("Bearer x"), Wants::Change), Some(403));
+        assert_eq!(status(&admin, None, Wants::Read).await, None);
+        assert_eq!(status(&admin, None, Wants::Change).await, Some(403));
+        assert_eq!(status(&admin, Some("Bearer x"), Wants::Change).await, Some(403));
     }
 
-    #[test]
-    fn the_token_is_that_of_the_file_now() {
+    #[tokio::test]
+    async fn the_token_is_that_of_the_file_now() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         assert!(matches!(
@@ -156,17 +178,30 @@ mod tests {
                 (Some("Bearer first"), None),
                 (Some("bearer  first"), None),
             ] {
-                assert_eq!(status(&admin, header, wants), refused, "{header:?}");
+                assert_eq!(status(&admin, header, wants).await, refused, "{header:?}");
             }
         }
         fs::write(&file, "second").unwrap();
-        assert_eq!(status(&admin, Some("Bearer first"), Wants::Change), Some(401));
-        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change), None);
+        assert_eq!(
+            status(&admin, Some("Bearer first"), Wants::Change).await,
+            Some(401)
+        );
+        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change).await, None);
         // Rotated by hand: for a moment it is empty, or not there.
         fs::write(&file, "").unwrap();
-        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change), None);
+        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change).await, None);
+        assert!(admin.last.lock().bad);
         fs::remove_file(&file).unwrap();
-        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change), None);
-        assert_eq!(status(&admin, Some("Bearer first"), Wants::Change), Some(401));
+        assert_eq!(status(&admin, Some("Bearer second"), Wants::Change).await, None);
+        assert_eq!(
+            status(&admin, Some("Bearer first"), Wants::Change).await,
+            Some(401)
+        );
+        fs::write(&file, "third").unwrap();
+        // Who gives none is refused without a look at the file.
+        assert_eq!(status(&admin, None, Wants::Read).await, Some(401));
+        assert!(admin.last.lock().bad);
+        assert_eq!(status(&admin, Some("Bearer third"), Wants::Read).await, None);
+        assert!(!admin.last.lock().bad);
     }
 }

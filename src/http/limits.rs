@@ -1,24 +1,39 @@
 //! `/limits`: what is enforced now.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract;
 use axum::http::StatusCode;
+use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::response::Response;
 use serde::Serialize;
 
+use super::admin::Wants;
 use super::{State, text, typed};
-use crate::engine::limit::{Algorithm, Counts, Limit, Numbers, Plans, Share};
-use crate::engine::overrides::{Change, Override};
+use crate::engine::limit::{Algorithm, Limit, Numbers, Plans, Share};
+use crate::engine::overrides::Override;
 use crate::engine::policy::{Domain, Policy};
 use crate::engine::time::Windows;
 use crate::overrides::{Listed, Origin, rfc3339};
 
-/// The policy in force and the faults of its files, as JSON.
-pub(super) async fn limits(extract::State(state): extract::State<Arc<State>>) -> Response {
+/// The policy in force and the faults of its files, as JSON. As on the page, a token that is given has to be
+/// right; without one, the lines of the files are left out if one is configured.
+pub(super) async fn limits(
+    extract::State(state): extract::State<Arc<State>>,
+    headers: HeaderMap,
+) -> Response {
     let policy = state.policy.load_full();
-    let faults = state.faults.load_full();
+    let mut faults = Vec::clone(&state.faults.load());
+    if let Some(refused) = state.admin.refusal(&headers, Wants::Read).await {
+        if headers.contains_key(AUTHORIZATION) {
+            return refused;
+        }
+        for fault in &mut faults {
+            fault.truncate(fault.find('\n').unwrap_or(fault.len()));
+        }
+    }
     let mut live = state.overrides.list();
     live.retain(|item| item.origin == Origin::RunTime);
     let view = View::new(&policy, &faults, state.shadow, (state.degraded)(), &live);
@@ -103,8 +118,9 @@ pub(super) struct LimitView<'p> {
     #[serde(skip_serializing_if = "is_empty")]
     pub(super) replaces: &'p [Box<str>],
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) overrides: Vec<OverrideView<'p>>,
-    /// Those set at run time. For whom, by whom and why is told by `/overrides`, which asks for a token.
+    /// Those of the file. For whom, by whom and why is told by `/overrides`, which asks for a token.
+    pub(super) overrides: Vec<LiveView<'p>>,
+    /// Those set at run time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) run_time_overrides: Vec<LiveView<'p>>,
 }
@@ -113,7 +129,7 @@ pub(super) struct LimitView<'p> {
 pub(super) struct LiveView<'p> {
     pub(super) id: &'p str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expires_at: Option<&'p str>,
+    pub(super) expires_at: Option<Cow<'p, str>>,
 }
 
 /// An entry with the value or pattern that a rule has for it; without one, it is any value.
@@ -149,36 +165,6 @@ pub(super) struct PlansView<'p> {
 pub(super) struct ExcessView {
     pub(super) action: &'static str,
     pub(super) up_to_percent: u32,
-}
-
-#[derive(Serialize)]
-pub(super) struct OverrideView<'p> {
-    pub(super) id: &'p str,
-    pub(super) r#match: BTreeMap<&'p str, &'p str>,
-    #[serde(flatten)]
-    pub(super) change: ChangeView,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expires_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) author: Option<&'p str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<&'p str>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(super) enum ChangeView {
-    Multiply {
-        multiply: f64,
-    },
-    Set {
-        requests_per_unit: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        burst: Option<u64>,
-    },
-    Unlimited {
-        unlimited: bool,
-    },
 }
 
 // === impl View ===
@@ -251,7 +237,7 @@ impl<'p> LimitView<'p> {
         let overrides = overrides
             .iter()
             .filter(|item| limit.name.as_ref() == Some(&item.limit))
-            .map(|item| OverrideView::new(item))
+            .map(|item| LiveView::of_file(item))
             .collect();
         Self {
             label: &limit.label,
@@ -265,11 +251,7 @@ impl<'p> LimitView<'p> {
             time_zone: time_zone(algorithm),
             numbers: NumbersView::new(limit.numbers, algorithm),
             plans: limit.plans.as_ref().map(|plans| PlansView::new(plans, algorithm)),
-            counts: match limit.counts {
-                Counts::Cost => "cost",
-                Counts::Requests => "requests",
-                Counts::Hits => "hits",
-            },
+            counts: limit.counts.name(),
             failure_mode: limit.failure_mode.name(),
             local_barrier: limit.barrier.map(|factor| factor.thousandths as f64 / 1_000.0),
             shadow: limit.shadow,
@@ -330,38 +312,20 @@ impl<'p> PlansView<'p> {
     }
 }
 
-// === impl OverrideView ===
-
-impl<'p> OverrideView<'p> {
-    fn new(item: &'p Override) -> Self {
-        Self {
-            id: &item.id,
-            r#match: item.matches.iter().map(|(k, v)| (&**k, &**v)).collect(),
-            change: match item.change {
-                Change::Multiply { thousandths } => ChangeView::Multiply {
-                    multiply: thousandths as f64 / 1_000.0,
-                },
-                Change::Set {
-                    requests_per_unit,
-                    burst,
-                } => ChangeView::Set {
-                    requests_per_unit,
-                    burst,
-                },
-                Change::Unlimited => ChangeView::Unlimited { unlimited: true },
-            },
-            expires_at: item.expires_at.map(rfc3339),
-            author: item.author.as_deref(),
-            reason: item.reason.as_deref(),
-        }
-    }
-}
+// === impl LiveView ===
 
 impl<'p> LiveView<'p> {
     fn new(item: &'p Listed) -> Self {
         Self {
             id: &item.id,
-            expires_at: item.spec.expires_at.as_deref(),
+            expires_at: item.spec.expires_at.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    fn of_file(item: &'p Override) -> Self {
+        Self {
+            id: &item.id,
+            expires_at: item.expires_at.map(|at| rfc3339(at).into()),
         }
     }
 }

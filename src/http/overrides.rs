@@ -16,7 +16,7 @@ use crate::overrides::{Refusal, ResetSpec, Revocation, Spec, to_json};
 
 /// Those in force.
 pub(super) async fn list(Extract(state): Extract<Arc<State>>, request: Request) -> Response {
-    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Read) {
+    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Read).await {
         return refused;
     }
     json(StatusCode::OK, &state.overrides.list())
@@ -24,7 +24,7 @@ pub(super) async fn list(Extract(state): Extract<Arc<State>>, request: Request) 
 
 /// What became of all.
 pub(super) async fn audit(Extract(state): Extract<Arc<State>>, request: Request) -> Response {
-    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Read) {
+    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Read).await {
         return refused;
     }
     match state.overrides.audit().await {
@@ -83,7 +83,7 @@ struct Revoked<'r> {
 
 /// What a call that changes something asks for, if whoever makes it may. An empty body is an empty object.
 async fn change<T: DeserializeOwned>(state: &State, request: Request) -> Result<T, Response> {
-    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Change) {
+    if let Some(refused) = state.admin.refusal(request.headers(), Wants::Change).await {
         return Err(refused);
     }
     let body = body(request).await?;

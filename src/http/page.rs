@@ -54,7 +54,7 @@ struct Facts<'s> {
 
 /// The page. A token that is given has to be right; without one, names are hidden if one is configured.
 pub(super) async fn page(Extract(state): Extract<Arc<State>>, headers: HeaderMap) -> Response {
-    let names = match state.admin.refusal(&headers, Wants::Read) {
+    let names = match state.admin.refusal(&headers, Wants::Read).await {
         None => true,
         Some(refused) if headers.contains_key(AUTHORIZATION) => return refused,
         Some(_) => false,

@@ -15,13 +15,8 @@ const LONGEST_AUTHOR: usize = 200;
 const LONGEST_REASON: usize = 2_000;
 const LONGEST_VALUE: usize = 1_024;
 
-/// An override that can be set.
-pub(super) struct Checked {
-    pub(super) expires: Timestamp,
-}
-
-/// Checks an override. The error says all that is wrong with it.
-pub(super) fn set(spec: &Spec, policy: &Policy, now: Timestamp) -> Result<Checked, String> {
+/// Checks an override, and says when it ends. The error says all that is wrong with it.
+pub(super) fn set(spec: &Spec, policy: &Policy, now: Timestamp) -> Result<Timestamp, String> {
     let mut faults = Faults::default();
     faults.author_and_reason(spec.author.as_deref(), spec.reason.as_deref());
     faults.entries(&spec.matches);
@@ -43,7 +38,7 @@ pub(super) fn set(spec: &Spec, policy: &Policy, now: Timestamp) -> Result<Checke
         _ => {}
     }
     faults.none()?;
-    expires.map(|expires| Checked { expires })
+    expires
 }
 
 /// Checks who revokes.

@@ -182,11 +182,11 @@ impl Listed {
         }
     }
 
-    pub(super) fn of_run_time(id: &str, spec: &Spec, made: Line) -> Self {
+    pub(super) fn of_run_time(id: &str, spec: &Spec, made: Option<Line>) -> Self {
         Self {
             id: id.into(),
             origin: Origin::RunTime,
-            set_at: Some(moment(made)),
+            set_at: made.map(moment),
             spec: spec.clone(),
         }
     }
@@ -197,12 +197,16 @@ impl Listed {
 impl AuditLine {
     pub(super) fn new(note: Note) -> Self {
         let some = |text: String| (!text.is_empty()).then_some(text);
+        let spec = serde_json::from_str(&note.body).unwrap_or_else(|error| {
+            tracing::warn!(event = ?note.event, id = ?note.id, %error, "a line of the record cannot be read");
+            Spec::default()
+        });
         Self {
             at: moment(note.line),
             event: note.event,
             id: some(note.id),
             replaced: some(note.replaced),
-            spec: serde_json::from_str(&note.body).unwrap_or_default(),
+            spec,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::engine::time::Micros;
 use crate::support::policy::{NOON, bucket, domain, fixed, policy, request};
 
 struct Desk {
-    overrides: Overrides,
+    overrides: Arc<Overrides>,
     clock: ManualClock,
     policy: Arc<ArcSwap<Policy>>,
     heard: Arc<Mutex<Vec<String>>>,
@@ -37,24 +37,19 @@ fn desk() -> Desk {
     let policy = Arc::new(ArcSwap::from_pointee(policy([api()])));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = Arc::clone(&heard);
-    let listener = move |happened: &Happened<'_>| {
-        hearing.lock().push(match happened {
-            Happened::Overridden => "overridden".to_owned(),
-            Happened::Reset(targets) => {
-                let mut labels: Vec<&str> = targets.iter().map(|target| &*target.limit.label).collect();
-                labels.sort_unstable();
-                format!("reset {}", labels.join(","))
-            }
-        });
+    let listener = move |targets: &[Target]| {
+        let mut labels: Vec<&str> = targets.iter().map(|target| &*target.limit.label).collect();
+        labels.sort_unstable();
+        hearing.lock().push(format!("reset {}", labels.join(",")));
     };
     let overrides = Overrides::new(
         Ledger::in_memory(),
         Arc::clone(&policy),
         clock.clone(),
-        vec![Box::new(listener)],
+        Box::new(listener),
     );
     Desk {
-        overrides,
+        overrides: Arc::new(overrides),
         clock,
         policy,
         heard,
@@ -354,8 +349,7 @@ async fn a_reset_is_heard_and_recorded() {
         .await
         .unwrap();
     let heard = desk.heard.lock().clone();
-    let resets: Vec<_> = heard.iter().filter(|text| text.starts_with("reset")).collect();
-    assert_eq!(resets, ["reset route,tenant", "reset route"]);
+    assert_eq!(heard, ["reset route,tenant", "reset route"]);
     let audit = desk.overrides.audit().await.unwrap();
     assert_eq!(audit.len(), 2);
     assert_eq!(

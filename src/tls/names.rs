@@ -77,13 +77,14 @@ impl FromStr for ClientName {
 }
 
 impl ClientName {
+    /// A name of the certificate with a star of its own is nobody's: it says what may be called, not who calls.
     fn is_dns(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         match self {
             Self::Dns(listed) => name == *listed,
             Self::Below(listed) => name
                 .strip_suffix(listed.as_str())
-                .is_some_and(|label| !label.is_empty() && !label.contains('.')),
+                .is_some_and(|label| !label.is_empty() && label != "*" && !label.contains('.')),
             Self::Uri(_) => false,
         }
     }
@@ -190,6 +191,7 @@ mod tests {
             ".example.com",
             "a.b.example.com",
             "edgeexample.com",
+            "*.example.com",
         ] {
             assert!(!name("*.example.com").is_dns(other), "{other}");
         }

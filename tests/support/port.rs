@@ -9,12 +9,13 @@ use arc_swap::ArcSwap;
 use cota::clock::ManualClock;
 use cota::config::{Source, load};
 use cota::engine::policy::Policy;
+use cota::engine::reset::Target;
 use cota::engine::time::Timestamp;
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use cota::grpc::rate_limit::RateLimits;
 use cota::http::{Admin, Budgeted, Readiness, State, serve};
 use cota::limiter::Limiter;
-use cota::overrides::{Happened, Overrides};
+use cota::overrides::Overrides;
 use cota::store::ledger::Ledger;
 use cota::store::memory::{Eviction, Memory};
 use cota::telemetry::{EVICTIONS, Metrics, register_counts};
@@ -60,11 +61,9 @@ impl Port {
             Ledger::in_memory(),
             Arc::clone(&in_force),
             clock.clone(),
-            vec![Box::new(move |happened: &Happened<'_>| {
-                if let Happened::Reset(targets) = happened {
-                    forgets.reset(targets);
-                }
-            })],
+            Box::new(move |targets: &[Target]| {
+                forgets.reset(targets);
+            }),
         ));
         let limiter = Limiter::new(store, clock.clone(), Arc::clone(&in_force), shadow);
         let limiter = Arc::new(limiter.overridden_by(overrides.live()));

@@ -331,27 +331,6 @@ impl<'r> Compiler<'r, '_, '_> {
     }
 }
 
-impl Compiler<'_, '_, '_> {
-    /// How many times the limit one replica asks the store for. Debts must be charged whatever happens, and
-    /// what is observed must not be spared anything.
-    fn barrier(&mut self, raw: &RawLimit, overdraft: bool, shadow: bool) -> Option<limit::Factor> {
-        let written = raw.local_barrier.as_ref();
-        if let Some(at) = written.filter(|at| overdraft && at.value.is_some()) {
-            self.error(at.span, "`local_barrier` does not go with `overdraft`")
-                .help("a debt is charged with every attempt: take `local_barrier` out");
-        }
-        if overdraft || shadow {
-            return None;
-        }
-        let factor = pick(&raw.local_barrier, &self.policy.defaults.local_barrier);
-        factor.map_or(Some(limit::Factor::BARRIER), |at| {
-            at.value.map(|factor| limit::Factor {
-                thousandths: factor.0.into(),
-            })
-        })
-    }
-}
-
 /// A duration as policy files write it, always in one way.
 pub(super) fn duration_text(duration: Duration) -> String {
     const UNITS: [(&str, u128); 7] = [

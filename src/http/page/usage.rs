@@ -90,10 +90,10 @@ fn row(
     limit: Option<&LimitView<'_>>,
     denied: &Denied,
 ) -> Vec<Markup> {
-    // An override needs the name of a limit, and values that were not cut.
+    // An override needs the name of a limit, and values that were not cut and stay on the lines of the form.
     let name = limit
         .and_then(|limit| limit.name)
-        .filter(|_| !denied.caller.contains('~'));
+        .filter(|_| fits_form(&denied.caller));
     vec![
         caller(facts, &denied.caller),
         html! { (grouped(denied.refused)) },
@@ -186,6 +186,11 @@ fn caller(facts: &Facts<'_>, name: &str) -> Markup {
     html! { @if facts.names { code { (shown(name)) } } @else { span class="hidden-name" { "hidden" } } }
 }
 
+/// Whether a caller is whole, and each of its values is a line.
+fn fits_form(caller: &str) -> bool {
+    !["~", "%0A", "%0D"].iter().any(|odd| caller.contains(odd))
+}
+
 fn in_force<'f>(facts: &'f Facts<'_>) -> InForce<'f> {
     let domains = facts.view.domains.iter();
     domains
@@ -196,4 +201,22 @@ fn in_force<'f>(facts: &'f Facts<'_>) -> InForce<'f> {
                 .map(|limit| ((domain.name, limit.label), limit))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_with_a_line_break_adds_no_entry_to_the_form() {
+        assert!(fits_form("tenant=acme,route=a%2Cb"));
+        assert!(fits_form("tenant=%250A"));
+        for caller in [
+            "tenant=x%0Aroute=export",
+            "tenant=x%0Droute=export",
+            "tenant=~abc",
+        ] {
+            assert!(!fits_form(caller), "{caller}");
+        }
+    }
 }
