@@ -292,7 +292,7 @@ async fn a_message_may_come_in_many_frames_and_one_too_large_for_envoy_is_refuse
     for (end, verdict) in [("a", Verdict::Ok), ("b", Verdict::Ok), ("a", Verdict::OverLimit)] {
         assert_eq!(served.ask(vec![long(end)]).await.overall_code(), verdict, "{end}");
     }
-    let huge = Request::new(message(vec![tenant(&"x".repeat(2 << 20))]));
+    let huge = Request::new(message(vec![tenant(&"x".repeat(5 << 20))]));
     assert_eq!(served.call(huge).await.unwrap_err().code(), Code::OutOfRange);
     assert_eq!(served.ask(vec![tenant("acme")]).await.overall_code(), Verdict::Ok);
 }

@@ -68,16 +68,19 @@ pub enum Malformed {
     EmptyKey,
     /// A limit sent along has no unit.
     OverrideUnit,
+    /// What came is no request: broken, compressed or too long.
+    Unreadable,
 }
 
 impl Malformed {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::NoDomain,
         Self::NoDescriptors,
         Self::NoEntries,
         Self::EmptyKey,
         Self::OverrideUnit,
+        Self::Unreadable,
     ];
 
     /// Its word in metrics.
@@ -88,6 +91,7 @@ impl Malformed {
             Self::NoEntries => "no_entries",
             Self::EmptyKey => "empty_key",
             Self::OverrideUnit => "override_unit",
+            Self::Unreadable => "unreadable",
         }
     }
 }

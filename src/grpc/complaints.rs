@@ -34,6 +34,8 @@ pub(super) struct Complaints<C> {
 enum Kind {
     NoDomain,
     NoDescriptors,
+    Unreadable,
+    NotAccepted,
     OldProtocol,
     Http1,
     NotHttp2,
@@ -88,6 +90,21 @@ impl<C: Clock> Complaints<C> {
                 request_id = request_id(),
                 "requests without descriptors: no action of Envoy's `rate_limits` made one"
             );
+        }
+    }
+
+    /// What came in a call is no request.
+    pub(super) fn unreadable(&self, why: &str, peer: Option<SocketAddr>) {
+        if self.may_tell(Kind::Unreadable) {
+            let (why, peer) = (escape(why, LONGEST_NAMES), shown(peer));
+            tracing::warn!(why, peer, "calls that bring no request: is it Envoy that calls?");
+        }
+    }
+
+    /// A connection could not be accepted: most likely no file descriptor is left.
+    pub(super) fn not_accepted(&self, error: &io::Error) {
+        if self.may_tell(Kind::NotAccepted) {
+            tracing::warn!(%error, "gRPC connections cannot be accepted");
         }
     }
 

@@ -31,6 +31,9 @@ use crate::tls::Tls;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
+/// How long a caller that was told to leave may take to end its calls.
+const GRACE: Duration = Duration::from_secs(60);
+
 /// How many calls may be given up before we have seen them, as happens to those of Envoy while we stall; more
 /// of them end the connection. h2's own bound of twenty is passed by a stall of a few milliseconds.
 const MOST_GIVEN_UP: usize = 4_096;
@@ -63,8 +66,8 @@ impl<S: Store, C: Clock> Connections<S, C> {
                     tokio::spawn(Arc::clone(&this).connection(stream, peer, end.subscribe()));
                 }
                 Err(error) => {
-                    // Most likely no file descriptor is left; the next moment there may be one.
-                    tracing::warn!(%error, "a gRPC connection could not be accepted");
+                    // The next moment it may work.
+                    this.complaints.not_accepted(&error);
                     sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -127,7 +130,11 @@ impl<S: Store, C: Clock> Connections<S, C> {
             Some(served) => served,
             None => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                // A caller that never ends its last call keeps no place for ever.
+                match timeout(GRACE, connection).await {
+                    Ok(served) => served,
+                    Err(_) => return tracing::debug!("a gRPC connection was cut"),
+                }
             }
         };
         if let Err(error) = served {

@@ -18,6 +18,10 @@ use crate::engine::descriptor::{Descriptor, Entry, Request, WireOverride};
 /// Stands for a byte that is no text. It is none that a header may hold, so no other caller's value has it.
 pub const NO_TEXT: u8 = 0x7f;
 
+/// How many descriptors a request may have, and entries each of them: more than anybody configures, and few
+/// enough that a message of nothing else stays small.
+const MOST: usize = 1_000;
+
 /// Why bytes are no request.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
@@ -30,6 +34,9 @@ pub enum Unreadable {
     /// A field is longer than what came.
     #[error("field {0} is cut short")]
     Short(u32),
+    /// There is no end of descriptors or entries.
+    #[error("more than {MOST} of field {0}")]
+    Many(u32),
 }
 
 /// Reads a request. `mended` is room for a copy, made only if some text is not UTF-8.
@@ -87,6 +94,7 @@ impl<'a> Reader<'a> {
                 1 => request.domain = self.text(field)?,
                 2 => {
                     let descriptor = self.descriptor(delimited(field)?)?;
+                    one_more(2, request.descriptors.len())?;
                     request.descriptors.push(descriptor);
                 }
                 3 => request.hits_addend = number(field)? as u32,
@@ -103,6 +111,7 @@ impl<'a> Reader<'a> {
             match field.0 {
                 1 => {
                     let entry = self.entry(delimited(field)?)?;
+                    one_more(1, descriptor.entries.len())?;
                     descriptor.entries.push(entry);
                 }
                 2 => wire_override(descriptor.limit.get_or_insert(NO_LIMIT), delimited(field)?)?,
@@ -219,6 +228,14 @@ fn varint(rest: &mut &[u8]) -> Result<u64, Unreadable> {
             Ok(byte.into())
         }
         _ => Ok(decode_varint(rest)?),
+    }
+}
+
+fn one_more(tag: u32, before: usize) -> Result<(), Unreadable> {
+    if before < MOST {
+        Ok(())
+    } else {
+        Err(Unreadable::Many(tag))
     }
 }
 

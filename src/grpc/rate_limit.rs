@@ -143,12 +143,15 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         let watch = Stopwatch::start();
         let bytes = match call::message(&mut body).await {
             Ok(bytes) => bytes,
-            Err(status) => return Ok(status.into_http()),
+            Err(status) => return Ok(self.unreadable(status, peer, watch)),
         };
         let (policy, mut mended) = (self.limiter.policy(), Vec::new());
         let request = match decode::request(&bytes, &mut mended) {
             Ok(request) => request,
-            Err(error) => return Ok(Status::internal(format!("no RateLimitRequest: {error}")).into_http()),
+            Err(error) => {
+                let status = Status::internal(format!("no RateLimitRequest: {error}"));
+                return Ok(self.unreadable(status, peer, watch));
+            }
         };
         let answer = self.answer(&policy, &request, watch, deadline(&headers), Some(&headers));
         Ok(match answer.await {
@@ -158,6 +161,23 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
                 status(&error).into_http()
             }
         })
+    }
+}
+
+impl<S: Store, C: Clock> RateLimits<S, C> {
+    /// The answer to what is no request. Nobody hears it where the caller has left.
+    fn unreadable(
+        &self,
+        status: Status,
+        peer: Option<SocketAddr>,
+        watch: Stopwatch,
+    ) -> http::Response<Reply> {
+        if status.code() != Code::Cancelled {
+            self.metrics
+                .record_failure(None, Some(Malformed::Unreadable), watch.elapsed());
+            self.complaints.unreadable(status.message(), peer);
+        }
+        status.into_http()
     }
 }
 

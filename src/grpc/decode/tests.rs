@@ -136,3 +136,15 @@ fn a_value_that_is_no_text_counts_with_a_mark_for_each_byte_that_is_none() {
         );
     }
 }
+
+#[test]
+fn a_request_of_nothing_but_empty_parts_is_refused() {
+    let descriptors = |n: usize| [0x12, 0].repeat(n);
+    assert!(request(&descriptors(MOST), &mut Vec::new()).is_ok());
+    let many = request(&descriptors(MOST + 1), &mut Vec::new()).unwrap_err();
+    assert_eq!(many.to_string(), "more than 1000 of field 2");
+    let mut entries = vec![0x12, 0xd2, 0x0f];
+    entries.extend([0x0a, 0].repeat(MOST + 1));
+    let many = request(&entries, &mut Vec::new()).unwrap_err();
+    assert_eq!(many.to_string(), "more than 1000 of field 1");
+}
