@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use support::envoy::{Answer, Edge};
-use support::redis::Redis;
+use support::redis::Server;
 
 /// As the sample has it: one call a minute of the product page, a hundred of anything else.
 const SAMPLE: &str = "
@@ -149,7 +149,7 @@ fn five_calls_meet_the_limit_and_a_changed_configmap_takes_effect_without_a_rest
 }
 
 /// The container of the sample: its command and its variables, but for the ports.
-fn container(folder: &Path, redis: &Redis, more: &[(&str, &str)]) -> Command {
+fn container(folder: &Path, redis: &Server, more: &[(&str, &str)]) -> Command {
     let program = folder.join("ratelimit");
     symlink(env!("CARGO_BIN_EXE_cota"), &program).unwrap();
     let mut command = Command::new(program);
@@ -183,7 +183,7 @@ fn configure(cota: SocketAddr, upstream: SocketAddr) -> String {
 fn the_samples_own_command_and_variables_work_and_add_no_header_and_no_body() {
     let folder = tempfile::tempdir().unwrap();
     let config = ConfigMap::mount(folder.path(), SAMPLE);
-    let redis = Redis::start(&[]);
+    let redis = Server::start(&[]);
     let command = container(folder.path(), &redis, &[]);
     let edge = Edge::launch_as(folder, command, configure);
     let calls = |path: &str| -> Vec<Answer> { (0..5).map(|_| edge.get(path).send()).collect() };
@@ -211,7 +211,7 @@ fn the_samples_own_command_and_variables_work_and_add_no_header_and_no_body() {
     config.update("..2026_11_30_2", CHANGED);
     let changed = (0..1_500).any(|_| {
         thread::sleep(Duration::from_millis(20));
-        rlconfig(edge.cota_http()).contains("requests_per_unit: 3")
+        rlconfig(edge.cota_http()).contains("requests_per_unit=3,")
     });
     assert!(changed, "{}", rlconfig(edge.cota_http()));
     assert_eq!(statuses(&calls("/productpage")), [200, 200, 200, 429, 429]);
@@ -221,7 +221,7 @@ fn the_samples_own_command_and_variables_work_and_add_no_header_and_no_body() {
 fn the_samples_service_sends_three_headers_when_its_variables_ask_for_them() {
     let folder = tempfile::tempdir().unwrap();
     ConfigMap::mount(folder.path(), CHANGED);
-    let redis = Redis::start(&[]);
+    let redis = Server::start(&[]);
     let asked = [
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         ("LIMIT_REMAINING_HEADER", "x-left"),

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-mod support;
+#[path = "support/cota.rs"]
+#[allow(dead_code, reason = "each test file uses its part")]
+mod cota_process;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use std::process::{Command, Stdio};
 
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use cota::grpc::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use support::cota::{Cota, eventually, request};
+use cota_process::{Cota, eventually, request};
 use tempfile::TempDir;
 
 const POLICY: &str = "
@@ -197,8 +199,8 @@ fn the_debug_port_and_prometheus_have_what_people_look_for() {
         let mut response = ureq::get(format!("http://{address}{path}")).call().unwrap();
         response.body_mut().read_to_string().unwrap()
     };
-    assert!(get(also[0], "/rlconfig").contains("requests_per_unit: 2"));
-    assert!(get(also[1], "/metrics").contains("cota_build_info"));
+    assert!(get(also[0], "/rlconfig").contains("requests_per_unit=2,"));
+    assert!(get(also[1], "/metrics").contains("cota_config_info"));
     assert_eq!(cota.get("/healthcheck").0, 200);
 }
 

@@ -227,7 +227,7 @@ pub(super) fn variable(name: &str) -> Option<String> {
 
 /// How many replicas; none: they are counted.
 #[derive(Clone, Copy, Debug)]
-struct Count(Option<u32>);
+pub(super) struct Count(Option<u32>);
 
 fn replicas(text: &str) -> Result<Count, String> {
     match text {
