@@ -107,9 +107,12 @@ pub fn answer<'a>(
         refused: decision.refused,
         ..Answer::default()
     };
-    answer
-        .statuses
-        .extend(resolved.met.iter().map(|met| status(met, resolved, decision)));
+    answer.statuses.extend(
+        resolved
+            .met
+            .iter()
+            .map(|met| status(met, domain, resolved, decision)),
+    );
     let Some(domain) = domain else { return answer };
     if resolved.charges.is_empty() && resolved.met.iter().all(|met| met.metadata.is_none()) {
         return answer;
@@ -117,10 +120,15 @@ pub fn answer<'a>(
     if !decision.refused {
         answer.excess = excess(resolved, decision);
     }
+    for family in &domain.response.headers {
+        if let HeaderFamily::Named(names) = family {
+            write_named(&mut answer, *names, resolved);
+        }
+    }
     let headline = decision.headline(resolved);
     if let Some(headline) = headline {
         let retry_after = wait_of(decision, headline)
-            .filter(|_| decision.refused)
+            .filter(|_| decision.refused && domain.response.retry_after)
             .map(|wait| retry_after_seconds(wait, spread));
         write_headers(
             &mut answer,
@@ -145,8 +153,20 @@ pub fn answer<'a>(
     answer
 }
 
-fn status<'a>(met: &Met<'_>, resolved: &'a Resolved<'_>, decision: &Decision) -> Status<'a> {
-    let Some(speaks) = decision.spokesman(resolved, met.charges.iter().copied()) else {
+fn status<'a>(
+    met: &Met<'_>,
+    domain: Option<&Domain>,
+    resolved: &'a Resolved<'_>,
+    decision: &Decision,
+) -> Status<'a> {
+    let charges = met.charges.iter().copied();
+    let speaks = if domain.is_some_and(|domain| domain.response.shown_in_shadow) {
+        // What a rule keeps in shadow stays there.
+        decision.tightest(charges.filter(|&i| !resolved.charges[usize::from(i)].limit.shadow))
+    } else {
+        decision.spokesman(resolved, charges)
+    };
+    let Some(speaks) = speaks else {
         // Without a ceiling the incumbent says the largest number; without a rule, nothing.
         return Status {
             remaining: if met.unlimited { u32::MAX } else { 0 },
@@ -277,8 +297,38 @@ fn write_headers(
                     .headers
                     .push(("x-ratelimit-reset", view.reset.secs_ceil().to_string()));
             }
+            // Written from the statuses.
+            HeaderFamily::Named(_) => {}
         }
     }
+}
+
+/// The last descriptor that is over a limit other than a quota, else the one with the least left; nothing where
+/// no descriptor has a limit.
+fn write_named(answer: &mut Answer<'_>, names: [&'static str; 3], resolved: &Resolved<'_>) {
+    let quota = |met: &Met<'_>| {
+        let mut charges = met.charges.iter().map(|&i| &resolved.charges[usize::from(i)]);
+        charges.any(|charge| charge.limit.quota)
+    };
+    let limited = || answer.statuses.iter().filter(|status| status.limit.is_some());
+    let over = answer
+        .statuses
+        .iter()
+        .zip(&resolved.met)
+        .rev()
+        .find(|(status, met)| status.over_limit && !quota(met))
+        .map(|(status, _)| status);
+    let Some(status) = over.or_else(|| limited().min_by_key(|status| status.remaining)) else {
+        return;
+    };
+    let limit = status.limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    let values = [
+        u64::from(limit),
+        u64::from(status.remaining),
+        status.reset_seconds.unwrap_or(0),
+    ];
+    let headers = names.into_iter().zip(values.map(|value| value.to_string()));
+    answer.headers.extend(headers);
 }
 
 /// A bucket whose burst is not its limit: two numbers, both part of the contract.

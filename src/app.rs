@@ -10,9 +10,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::clock::{Clock as _, SystemClock};
+pub use crate::config::watch::Names;
 use crate::config::watch::{Outcome, Reloader};
 use crate::engine::policy::Policy;
 use crate::engine::reset;
+pub use crate::engine::response::{Body as ResponseBody, HeaderFamily, Response};
 use crate::grpc::rate_limit::RateLimits;
 use crate::grpc::server::{GrpcServer, Health};
 use crate::http::{self, Admin, Readiness};
@@ -73,7 +75,9 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
         Arc::clone(&faults),
         clock,
         on_reload,
-    );
+    )
+    .named(settings.names)
+    .unsaid(settings.unsaid);
     reloader.start()?;
 
     let (tls, rotation) = match settings.tls {
@@ -85,9 +89,14 @@ pub async fn run(settings: Settings, signals: Signals<impl Future<Output = ()>>)
     };
     let grpc = bind("gRPC", &settings.grpc_listen).await?;
     let http = bind("HTTP", &settings.http_listen).await?;
+    let mut also_http = Vec::new();
+    for address in &settings.also_http {
+        also_http.push(bind("HTTP", address).await?);
+    }
     let service = Service {
         grpc,
         http,
+        also_http,
         policy,
         faults,
         metrics,
@@ -197,6 +206,7 @@ fn evictions<S: Send + Sync + 'static>(
 struct Service {
     grpc: TcpListener,
     http: TcpListener,
+    also_http: Vec<TcpListener>,
     policy: Arc<ArcSwap<Policy>>,
     faults: Arc<ArcSwap<Vec<String>>>,
     metrics: Arc<Metrics>,
@@ -224,6 +234,7 @@ impl Service {
         let Self {
             grpc,
             http,
+            also_http,
             policy,
             faults,
             metrics,
@@ -280,6 +291,17 @@ impl Service {
             budgets,
             clock: Arc::new(SystemClock),
         };
+        let state = Arc::new(state);
+        let mut others = tokio::task::JoinSet::new();
+        for listener in also_http {
+            tracing::info!("listening also http={}", address(&listener));
+            others.spawn(http::serve(
+                listener,
+                Arc::clone(&state),
+                None,
+                std::future::pending(),
+            ));
+        }
         let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
             drop(http_ends.await)
         }));

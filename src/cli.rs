@@ -1,5 +1,7 @@
 //! The command line. Terminal output lives here and nowhere else.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -8,6 +10,7 @@ mod check;
 mod completions;
 mod explain;
 mod overrides;
+mod ratelimit;
 mod schema;
 mod serve;
 mod service;
@@ -24,6 +27,8 @@ pub struct Cli {
 enum Command {
     /// Answer Envoy by the policy files.
     Serve(Box<serve::Serve>),
+    /// Serve as the environment variables of envoyproxy/ratelimit say.
+    Ratelimit,
     /// Say everything that is wrong with policy files.
     Check(check::Check),
     /// Say which limits a request meets, and why.
@@ -39,6 +44,19 @@ enum Command {
 }
 
 impl Cli {
+    /// Reads the command line. Called as `ratelimit` with no argument, as manifests of that service do, it is
+    /// `cota ratelimit`.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+        let called = |name: &OsString| Path::new(name).file_name() == Some("ratelimit".as_ref());
+        if let [name] = arguments.as_slice()
+            && called(name)
+        {
+            arguments.push("ratelimit".into());
+        }
+        Self::parse_from(arguments)
+    }
+
     /// Runs the subcommand: 0 done, 1 it failed or found errors; clap itself ends with 2 on usage.
     ///
     /// # Errors
@@ -46,6 +64,11 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Serve(serve) => serve.run(),
+            // Our own variables say what the incumbent's have no words for.
+            Command::Ratelimit => match Self::parse_from(["cota", "serve"]).command {
+                Command::Serve(serve) => ratelimit::run(*serve),
+                _ => unreachable!("`serve` was asked for"),
+            },
             Command::Check(check) => check.run(),
             Command::Explain(explain) => explain.run(),
             Command::Schema(schema) => schema.run(),

@@ -26,6 +26,7 @@ use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
 use crate::engine::policy::Domain;
+use crate::engine::response::Response;
 use crate::engine::time::Timestamp;
 use fault::{Fault, Faults, Severity};
 use raw::RawPolicy;
@@ -83,6 +84,11 @@ impl Loaded {
 
 /// Reads and compiles policy files. `now` tells which overrides have expired.
 pub fn load(sources: &[Source], now: Timestamp) -> Loaded {
+    load_with(sources, &Response::default(), now)
+}
+
+/// The same; `unsaid` is what answers look like in a domain without a `response`.
+pub fn load_with(sources: &[Source], unsaid: &Response, now: Timestamp) -> Loaded {
     let mut loaded = Loaded::default();
     let mut read = Vec::with_capacity(sources.len());
     for source in sources {
@@ -105,7 +111,7 @@ pub fn load(sources: &[Source], now: Timestamp) -> Loaded {
     for (policies, mut faults, revision) in read {
         for policy in &policies {
             let before = faults.errors();
-            let mut compiled = compile::domain(policy, &mut faults);
+            let mut compiled = compile::domain(policy, unsaid, &mut faults);
             compiled.domain.revision = revision.as_str().into();
             let good = !policy.broken && faults.errors() == before;
             if good {

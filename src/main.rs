@@ -2,13 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match cota::cli::Cli::parse().run() {
+    match cota::cli::Cli::read(std::env::args_os()).run() {
         Ok(code) => code,
         Err(error) => {
             // One line: what failed and why.

@@ -48,6 +48,7 @@ pub use labels::Reload;
 pub use leases::{LimitLeases, register_leases};
 pub use logging::{LogFormat, init_logging};
 pub use traces::{DecisionSpan, Origin, TraceSettings, Traced, Traces};
+pub use tracing::level_filters::LevelFilter;
 
 /// The `domain` of requests whose domain no policy has.
 pub const UNKNOWN_DOMAIN: &str = "unknown";

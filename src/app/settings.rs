@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::config::watch::ReadError;
+use crate::config::watch::{Names, ReadError};
+use crate::engine::response::Response;
 use crate::http::BadToken;
 use crate::store::redis::{BadTls, Target, TlsFiles};
 use crate::telemetry::TraceSettings;
@@ -17,12 +18,18 @@ use crate::tls::{BadCertificates, Files};
 pub struct Settings {
     /// Policy files and directories.
     pub config: Vec<PathBuf>,
+    /// Which files of a directory are policy files.
+    pub names: Names,
+    /// What answers look like in a domain without a `response`.
+    pub unsaid: Response,
     /// Where Envoy calls.
     pub grpc_listen: String,
     /// Where people and probes look.
     pub http_listen: String,
     /// The certificates of the gRPC port; none: plain text.
     pub tls: Option<Files>,
+    /// More addresses on which the HTTP port is served, in plain text.
+    pub also_http: Vec<String>,
     /// Whether the HTTP port uses them, too.
     pub http_tls: bool,
     /// After about this a caller is asked to connect anew; `None`: never.

@@ -9,10 +9,11 @@ use clap::builder::BoolishValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::ratelimit::Beyond;
 use crate::app::{
     self, ClientName, Files, RedisSettings, Settings, Signals, StoreSettings, Target, TlsFiles,
 };
-use crate::telemetry::{LogFormat, TraceSettings, init_logging};
+use crate::telemetry::{LogFormat, init_logging};
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -24,7 +25,7 @@ pub(super) struct Serve {
         default_value = "config",
         value_delimiter = ','
     )]
-    config: Vec<PathBuf>,
+    pub(super) config: Vec<PathBuf>,
     /// `memory`, or redis://, redis-cluster://, redis-sentinel:// (rediss… for TLS) [default: memory]
     #[arg(
         long,
@@ -33,28 +34,28 @@ pub(super) struct Serve {
         hide_env_values = true,
         conflicts_with = "store_file"
     )]
-    store: Option<String>,
+    pub(super) store: Option<String>,
     /// File that holds the URL
     #[arg(long, value_name = "FILE", env = "COTA_STORE_FILE")]
-    store_file: Option<PathBuf>,
+    pub(super) store_file: Option<PathBuf>,
     /// How long a decision may take in the store; Envoy gives up after 20ms
     #[arg(long, value_name = "DURATION", env = "COTA_STORE_TIMEOUT", default_value = "10ms", value_parser = duration)]
-    store_timeout: Duration,
+    pub(super) store_timeout: Duration,
     /// Authority that vouches for the store's certificate
     #[arg(long, value_name = "FILE", env = "COTA_STORE_CA")]
-    store_ca: Option<PathBuf>,
+    pub(super) store_ca: Option<PathBuf>,
     /// Our certificate for the store
     #[arg(long, value_name = "FILE", env = "COTA_STORE_CERT", requires = "store_key")]
-    store_cert: Option<PathBuf>,
+    pub(super) store_cert: Option<PathBuf>,
     /// Its key
     #[arg(long, value_name = "FILE", env = "COTA_STORE_KEY", requires = "store_cert")]
-    store_key: Option<PathBuf>,
+    pub(super) store_key: Option<PathBuf>,
     /// Replicas that share the store, or `auto`: counted
     #[arg(long, value_name = "N", env = "COTA_REPLICAS", default_value = "auto", value_parser = replicas)]
-    replicas: Count,
+    pub(super) replicas: Count,
     /// Replicas assumed until they were counted
     #[arg(long, value_name = "N", env = "COTA_EXPECTED_REPLICAS", default_value = "1")]
-    expected_replicas: u32,
+    pub(super) expected_replicas: u32,
     /// Address for Envoy's calls; port 0 takes a free one
     #[arg(
         long,
@@ -62,7 +63,7 @@ pub(super) struct Serve {
         env = "COTA_GRPC_LISTEN",
         default_value = "0.0.0.0:8081"
     )]
-    grpc_listen: String,
+    pub(super) grpc_listen: String,
     /// Address for probes, metrics and people
     #[arg(
         long,
@@ -70,16 +71,16 @@ pub(super) struct Serve {
         env = "COTA_HTTP_LISTEN",
         default_value = "0.0.0.0:8080"
     )]
-    http_listen: String,
+    pub(super) http_listen: String,
     /// Certificate for TLS on the gRPC port
     #[arg(long, value_name = "FILE", env = "COTA_TLS_CERT", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
+    pub(super) tls_cert: Option<PathBuf>,
     /// Its key
     #[arg(long, value_name = "FILE", env = "COTA_TLS_KEY", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    pub(super) tls_key: Option<PathBuf>,
     /// Authority of callers' certificates
     #[arg(long, value_name = "FILE", env = "COTA_TLS_CLIENT_CA", requires = "tls_cert")]
-    tls_client_ca: Option<PathBuf>,
+    pub(super) tls_client_ca: Option<PathBuf>,
     /// DNS or URI names that may call
     #[arg(
         long,
@@ -88,46 +89,64 @@ pub(super) struct Serve {
         value_delimiter = ',',
         requires = "tls_client_ca"
     )]
-    tls_client_names: Vec<ClientName>,
+    pub(super) tls_client_names: Vec<ClientName>,
     /// TLS on the HTTP port, too
     #[arg(long, env = "COTA_HTTP_TLS", value_parser = BoolishValueParser::new())]
-    http_tls: bool,
+    pub(super) http_tls: bool,
     /// When callers connect anew; 0s: never
     #[arg(long, value_name = "AGE", env = "COTA_MAX_CONNECTION_AGE", default_value = "10m", value_parser = duration)]
-    max_connection_age: Duration,
+    pub(super) max_connection_age: Duration,
     /// Decide and record everything, refuse nothing
     #[arg(long, env = "COTA_SHADOW", value_parser = BoolishValueParser::new())]
-    shadow: bool,
+    pub(super) shadow: bool,
     /// How many budgets the memory store keeps at most
     #[arg(long, value_name = "N", env = "COTA_MAX_KEYS", default_value = "1000000")]
-    max_keys: usize,
+    pub(super) max_keys: usize,
     /// Token for changing calls
     #[arg(long, value_name = "FILE", env = "COTA_ADMIN_TOKEN_FILE")]
-    admin_token_file: Option<PathBuf>,
+    pub(super) admin_token_file: Option<PathBuf>,
     /// How long to serve on after SIGTERM
     #[arg(long, value_name = "DURATION", env = "COTA_DRAIN", default_value = "5s", value_parser = duration)]
-    drain: Duration,
+    pub(super) drain: Duration,
     /// `text` or `json`, on stderr; RUST_LOG sets what is logged
     #[arg(long, value_name = "FORMAT", env = "COTA_LOG_FORMAT", default_value = "text")]
-    log_format: LogFormat,
+    pub(super) log_format: LogFormat,
 }
 
 impl Serve {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        init_logging(self.log_format);
+        self.run_with(Beyond::default())
+    }
+
+    /// Whether somebody said where budgets are kept.
+    pub(super) fn has_store(&self) -> bool {
+        self.store.is_some() || self.store_file.is_some()
+    }
+
+    pub(super) fn run_with(self, beyond: Beyond) -> anyhow::Result<ExitCode> {
+        init_logging(self.log_format, beyond.level);
+        for warning in &beyond.warnings {
+            tracing::warn!("{warning}");
+        }
+        if !beyond.needless.is_empty() {
+            tracing::info!(variables = ?beyond.needless, "there is nothing to tune here by these");
+        }
         let settings = Settings {
             store: self.store()?,
             tls: self.tls()?,
             http_tls: self.http_tls,
             max_connection_age: Some(self.max_connection_age).filter(|age| !age.is_zero()),
             config: self.config,
+            names: beyond.names,
+            unsaid: beyond.unsaid,
+            also_http: beyond.also_http,
             grpc_listen: self.grpc_listen,
             http_listen: self.http_listen,
             shadow: self.shadow,
             max_keys: self.max_keys,
             drain: self.drain,
             admin_token: self.admin_token_file,
-            traces: TraceSettings::from_variables(variable),
+            traces: beyond.traces,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
@@ -202,13 +221,13 @@ impl Serve {
 
 /// The variables of OpenTelemetry are no flags: the SDK reads most of them by itself.
 #[expect(clippy::disallowed_methods, reason = "settings enter here")]
-fn variable(name: &str) -> Option<String> {
+pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 /// How many replicas; none: they are counted.
 #[derive(Clone, Copy, Debug)]
-struct Count(Option<u32>);
+pub(super) struct Count(Option<u32>);
 
 fn replicas(text: &str) -> Result<Count, String> {
     match text {
@@ -221,7 +240,7 @@ fn replicas(text: &str) -> Result<Count, String> {
 }
 
 /// `5s`, `500ms`, `1m30s`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let span: jiff::SignedDuration = text
         .parse()
         .map_err(|_| "expected a duration like 5s or 500ms".to_owned())?;

@@ -24,6 +24,7 @@ use super::raw::{RawLimit, RawPolicy};
 use crate::engine::limit::Limit;
 use crate::engine::overrides::Override;
 use crate::engine::policy::{Costs, Domain};
+use crate::engine::response::Response;
 
 /// A limit with where it was written: what lints look at.
 pub(super) struct Placed<'r> {
@@ -45,12 +46,17 @@ pub(super) struct Compiled<'r> {
     pub(super) placed: Vec<Placed<'r>>,
 }
 
-/// Compiles one document, noting every fault.
-pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Compiled<'r> {
+/// Compiles one document, noting every fault. `unsaid` is what answers look like where it does not say it.
+pub(super) fn domain<'r>(
+    policy: &'r RawPolicy,
+    unsaid: &'r Response,
+    faults: &mut Faults<'_>,
+) -> Compiled<'r> {
     let name = policy.domain.as_ref().map_or("", |name| name.value.as_str());
     let mut compiler = Compiler {
         faults,
         policy,
+        unsaid,
         name,
         overrides: Vec::new(),
         placed: Vec::new(),
@@ -98,6 +104,7 @@ pub(super) fn domain<'r>(policy: &'r RawPolicy, faults: &mut Faults<'_>) -> Comp
 struct Compiler<'r, 'f, 't> {
     faults: &'f mut Faults<'t>,
     policy: &'r RawPolicy,
+    unsaid: &'r Response,
     name: &'r str,
     overrides: Vec<Arc<Override>>,
     placed: Vec<Placed<'r>>,

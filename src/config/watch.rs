@@ -16,9 +16,10 @@ use notify::Watcher as _;
 use tokio::sync::mpsc;
 
 use super::fault::{Fault, Severity, escape};
-use super::{Loaded, Source, load};
+use super::{Loaded, Source, load_with};
 use crate::clock::Clock;
 use crate::engine::policy::Policy;
+use crate::engine::response::Response;
 
 /// How often contents are compared when no notification came.
 const POLL: Duration = Duration::from_secs(2);
@@ -51,6 +52,18 @@ pub struct Reloader {
     last: Files,
     clock: Arc<dyn Clock>,
     on_reload: OnReload,
+    unsaid: Response,
+    names: Names,
+}
+
+/// Which files of a directory are policy files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// `*.yaml` and `*.yml`.
+    #[default]
+    Yaml,
+    /// All, whatever they are called.
+    All,
 }
 
 /// The domains that each file holds: by name, whether they are good or not.
@@ -118,7 +131,19 @@ impl Reloader {
             last: Files::default(),
             clock,
             on_reload,
+            unsaid: Response::default(),
+            names: Names::default(),
         }
+    }
+
+    /// The same; `unsaid` is what answers look like in a domain without a `response`.
+    pub fn unsaid(self, unsaid: Response) -> Self {
+        Self { unsaid, ..self }
+    }
+
+    /// The same, which takes those files of a directory for policy files.
+    pub fn named(self, names: Names) -> Self {
+        Self { names, ..self }
     }
 
     /// Loads for the first time. Faulty files are no error: they wait for being mended.
@@ -126,7 +151,7 @@ impl Reloader {
     /// # Errors
     /// When a path cannot be read, or no file names a domain or has a fault.
     pub fn start(&mut self) -> Result<Outcome, ReadError> {
-        let files = read(&self.paths);
+        let files = read(&self.paths, self.names);
         if let Some(error) = files.texts.iter().find_map(Text::error) {
             return Err(error);
         }
@@ -187,8 +212,10 @@ impl Reloader {
     }
 
     async fn read_again(&self) -> Option<Files> {
-        let paths = self.paths.clone();
-        tokio::task::spawn_blocking(move || read(&paths)).await.ok()
+        let (paths, names) = (self.paths.clone(), self.names);
+        tokio::task::spawn_blocking(move || read(&paths, names))
+            .await
+            .ok()
     }
 
     /// Compiles the files and publishes what can be used.
@@ -199,7 +226,7 @@ impl Reloader {
             }
         }
         let sources: Vec<Source> = files.texts.iter().filter_map(Text::source).collect();
-        let loaded = load(&sources, self.clock.now());
+        let loaded = load_with(&sources, &self.unsaid, self.clock.now());
         let before = self.policy.load_full();
         let mut notes = Vec::new();
         let held = self.held_by(&files, &loaded, &mut notes);
@@ -351,7 +378,7 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
 /// # Errors
 /// When a path or a file cannot be read.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, ReadError> {
-    let texts = read(paths).texts;
+    let texts = read(paths, Names::Yaml).texts;
     match texts.iter().find_map(Text::error) {
         Some(error) => Err(error),
         None => Ok(texts.iter().filter_map(Text::source).collect()),
@@ -359,11 +386,11 @@ pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, ReadError> {
 }
 
 /// Every policy file under the paths. What cannot be read is part of the answer.
-fn read(paths: &[PathBuf]) -> Files {
+fn read(paths: &[PathBuf], names: Names) -> Files {
     let mut files = Files::default();
     for path in paths {
         match std::fs::metadata(path) {
-            Ok(meta) if meta.is_dir() => list(path, &mut Vec::new(), &mut files),
+            Ok(meta) if meta.is_dir() => list(path, names, &mut Vec::new(), &mut files),
             Ok(_) => files.add(path, text(path)),
             Err(error) => files.add(path, Err(error.to_string())),
         }
@@ -373,7 +400,7 @@ fn read(paths: &[PathBuf]) -> Files {
 
 /// Adds the policy files of a directory, deeper ones included, in order of name. `above` are the
 /// directories that contain it.
-fn list(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Files) {
+fn list(directory: &Path, names: Names, above: &mut Vec<PathBuf>, files: &mut Files) {
     let entries = std::fs::read_dir(directory).and_then(|entries| {
         let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
         Ok((paths?, directory.canonicalize()?))
@@ -396,10 +423,11 @@ fn list(directory: &Path, above: &mut Vec<PathBuf>, files: &mut Files) {
         if entry.file_name().is_none_or(hidden) {
             continue;
         }
-        let is_yaml = entry.extension().is_some_and(|ext| ext == "yaml" || ext == "yml");
+        let is_policy =
+            names == Names::All || entry.extension().is_some_and(|ext| ext == "yaml" || ext == "yml");
         match std::fs::metadata(&entry) {
-            Ok(meta) if meta.is_dir() => list(&entry, above, files),
-            _ if !is_yaml => files.skipped.push((entry, "it is not called *.yaml or *.yml")),
+            Ok(meta) if meta.is_dir() => list(&entry, names, above, files),
+            _ if !is_policy => files.skipped.push((entry, "it is not called *.yaml or *.yml")),
             // Reading a pipe would wait for whoever writes into it.
             Ok(meta) if !meta.is_file() => files.skipped.push((entry, "it is no file")),
             Ok(_) => files.add(&entry, text(&entry)),

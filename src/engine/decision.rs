@@ -227,8 +227,12 @@ impl Decision {
     /// Of these charges, the enforced one that describes them best: the refusing one with the longest
     /// wait, else the tightest: least remaining share, then the smaller capacity, then the first.
     pub fn spokesman(&self, resolved: &Resolved<'_>, charges: impl Iterator<Item = u16>) -> Option<u16> {
-        let visible = charges.filter(|&i| !resolved.charges[usize::from(i)].shadow);
-        visible.reduce(|best, other| {
+        self.tightest(charges.filter(|&i| !resolved.charges[usize::from(i)].shadow))
+    }
+
+    /// The same of all of them, enforced or not.
+    pub fn tightest(&self, charges: impl Iterator<Item = u16>) -> Option<u16> {
+        charges.reduce(|best, other| {
             if self.speaks_before(other, best) {
                 other
             } else {

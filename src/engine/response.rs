@@ -13,6 +13,10 @@ pub struct Response {
     pub message: Message,
     /// Where the limits are documented.
     pub documentation_url: Option<Box<str>>,
+    /// Whether a refusal says when to come back.
+    pub retry_after: bool,
+    /// Whether a service wholly in shadow mode shows in its statuses what it would have refused.
+    pub shown_in_shadow: bool,
 }
 
 impl Default for Response {
@@ -22,6 +26,8 @@ impl Default for Response {
             body: Body::Json,
             message: Message::default(),
             documentation_url: None,
+            retry_after: true,
+            shown_in_shadow: false,
         }
     }
 }
@@ -35,6 +41,9 @@ pub enum HeaderFamily {
     Draft11,
     /// `x-ratelimit-limit`, `-remaining`, `-reset`.
     XRateLimit,
+    /// Limit, remaining and reset of the tightest descriptor, by names of the operator's choice. They are
+    /// chosen once, when the process starts.
+    Named([&'static str; 3]),
 }
 
 /// The body of a refusal.

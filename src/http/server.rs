@@ -42,11 +42,11 @@ const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// Serves the port until `shutdown`, then lets the answers under way finish; over TLS with certificates.
 pub async fn serve(
     listener: TcpListener,
-    state: State,
+    state: Arc<State>,
     tls: Option<Tls>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let router = router(Arc::new(state)).layer(DefaultBodyLimit::max(LARGEST_BODY));
+    let router = router(state).layer(DefaultBodyLimit::max(LARGEST_BODY));
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     // Each connection holds a receiver: it hears when to end, and the sender when all have.
     let (end, _) = watch::channel(());

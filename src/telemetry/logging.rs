@@ -28,12 +28,13 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Starts logging to stderr, at level `info` unless `RUST_LOG` says otherwise. A process that logs
-/// already keeps what it has.
-pub fn init_logging(format: LogFormat) {
-    let filter = EnvFilter::builder()
-        .with_default_directive(LevelFilter::INFO.into())
-        .from_env_lossy();
+/// Starts logging to stderr, at that level unless `RUST_LOG` says otherwise; what is below `info` is ours
+/// alone. A process that logs already keeps what it has.
+pub fn init_logging(format: LogFormat, level: LevelFilter) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        let others = level.min(LevelFilter::INFO);
+        EnvFilter::new(format!("{others},cota={level}"))
+    });
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

@@ -98,6 +98,11 @@ impl Cota {
     pub(crate) fn start_on(command: &mut Command, port: u16) -> Self {
         let grpc = format!("127.0.0.1:{port}");
         command.args(["--grpc-listen", &grpc, "--http-listen", "127.0.0.1:0"]);
+        Self::start_as_it_is(command)
+    }
+
+    /// Starts the command, which says itself where it listens.
+    pub(crate) fn start_as_it_is(command: &mut Command) -> Self {
         let log_folder = tempfile::tempdir().unwrap();
         let log = log_folder.path().join("log");
         let mut child = command

@@ -112,19 +112,26 @@ impl Edge {
         ip: &str,
         configure: impl FnOnce(SocketAddr, SocketAddr) -> String,
     ) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
+        command.arg("serve").arg("--config").arg(policy);
+        let address = format!("{ip}:0");
+        command.args(["--grpc-listen", &address, "--http-listen", &address]);
+        Self::launch_as(folder, command, configure)
+    }
+
+    /// The same with that command for `cota`.
+    pub(crate) fn launch_as(
+        folder: TempDir,
+        command: Command,
+        configure: impl FnOnce(SocketAddr, SocketAddr) -> String,
+    ) -> Self {
         assert!(
             Path::new(ENVOY).exists(),
             "no Envoy at .venv/bin/envoy: run `make setup`"
         );
         let agent = agent();
 
-        let mut cota = Process::spawn("cota", folder.path(), {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
-            command.arg("serve").arg("--config").arg(policy);
-            let address = format!("{ip}:0");
-            command.args(["--grpc-listen", &address, "--http-listen", &address]);
-            command
-        });
+        let mut cota = Process::spawn("cota", folder.path(), command);
         let listening = cota.await_that(|cota| {
             let log = fs::read_to_string(&cota.log).ok()?;
             let line = log.lines().find(|line| line.contains("listening grpc="))?;

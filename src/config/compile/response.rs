@@ -7,11 +7,14 @@ use crate::config::raw::HeaderStyle;
 use crate::engine::response::{HeaderFamily, Message, PLACEHOLDERS, Response};
 
 impl Compiler<'_, '_, '_> {
-    /// What answers look like; without the block, the default.
+    /// What answers look like; without the block, as the service is set.
     pub(super) fn response(&mut self) -> Response {
-        let mut response = Response::default();
         let Some(raw) = &self.policy.response else {
-            return response;
+            return self.unsaid.clone();
+        };
+        let mut response = Response {
+            shown_in_shadow: self.unsaid.shown_in_shadow,
+            ..Response::default()
         };
         if let Some(headers) = &raw.headers {
             response.headers = self.headers(headers, raw.span);
@@ -69,7 +72,7 @@ impl Compiler<'_, '_, '_> {
             let clash = match family {
                 HeaderFamily::Draft03 => families.contains(&HeaderFamily::Draft11),
                 HeaderFamily::Draft11 => families.contains(&HeaderFamily::Draft03),
-                HeaderFamily::XRateLimit => false,
+                HeaderFamily::XRateLimit | HeaderFamily::Named(_) => false,
             };
             if clash {
                 self.error(

@@ -1,0 +1,646 @@
+//! The incumbent's mode: the environment variables of envoyproxy/ratelimit, turned into our settings.
+//!
+//! What has no counterpart here is refused where leaving it out would change what is decided or where budgets
+//! and policies come from; elsewhere a warning names it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::app::{ClientName, HeaderFamily, Names, Response, ResponseBody};
+use crate::telemetry::{LevelFilter, LogFormat, TraceSettings};
+
+use super::serve::{Serve, duration, variable};
+
+/// What becomes of a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It does here what it does there.
+    Taken,
+    /// What it tunes is not here, and nothing is lost.
+    Needless,
+    /// Something is lost that no decision hangs on, unless it has one of these values.
+    Lost(&'static [&'static str], &'static str),
+    /// The service would not be the one that was asked for, unless it has one of these values.
+    Refused(&'static [&'static str], &'static str),
+}
+
+use Fate::{Lost, Needless, Refused, Taken};
+
+const OFF: &[&str] = &["0", "f", "false"];
+
+/// Every variable that the incumbent reads for a service with a Redis and files, and those that choose others.
+const VARIABLES: &[(&str, Fate)] = &[
+    ("HOST", Taken),
+    ("PORT", Taken),
+    ("DEBUG_HOST", Taken),
+    ("DEBUG_PORT", Taken),
+    ("GRPC_HOST", Taken),
+    ("GRPC_PORT", Taken),
+    (
+        "GRPC_UDS",
+        Refused(&[], "there is no Unix socket: use GRPC_HOST and GRPC_PORT"),
+    ),
+    ("GRPC_MAX_CONNECTION_AGE", Taken),
+    ("GRPC_MAX_CONNECTION_AGE_GRACE", Needless),
+    ("GRPC_SERVER_USE_TLS", Taken),
+    ("GRPC_SERVER_TLS_CERT", Taken),
+    ("GRPC_SERVER_TLS_KEY", Taken),
+    ("GRPC_CLIENT_TLS_CACERT", Taken),
+    ("GRPC_CLIENT_TLS_SAN", Taken),
+    ("LOG_LEVEL", Taken),
+    ("LOG_FORMAT", Taken),
+    ("CONFIG_TYPE", Refused(&["file"], "policies come from files only")),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", Needless),
+    (
+        "MERGE_DOMAIN_CONFIG",
+        Refused(
+            OFF,
+            "a domain stands in one document: put its descriptors together",
+        ),
+    ),
+    ("RUNTIME_ROOT", Taken),
+    ("RUNTIME_SUBDIRECTORY", Taken),
+    ("RUNTIME_APPDIRECTORY", Taken),
+    (
+        "RUNTIME_IGNOREDOTFILES",
+        Lost(
+            &["1", "t", "true"],
+            "files whose name begins with a dot are never read",
+        ),
+    ),
+    ("RUNTIME_WATCH_ROOT", Needless),
+    (
+        "USE_STATSD",
+        Lost(OFF, "there is no statsd: /metrics is for Prometheus"),
+    ),
+    ("STATSD_HOST", Needless),
+    ("STATSD_PORT", Needless),
+    (
+        "USE_DOG_STATSD",
+        Lost(OFF, "there is no statsd: /metrics is for Prometheus"),
+    ),
+    ("USE_DOG_STATSD_MOGRIFIERS", Needless),
+    ("USE_PROMETHEUS", Taken),
+    ("PROMETHEUS_ADDR", Taken),
+    ("PROMETHEUS_PATH", Lost(&["/metrics"], "metrics are at /metrics")),
+    (
+        "PROMETHEUS_MAPPER_YAML",
+        Lost(&[], "metrics have names of their own (docs/OPERATIONS.md)"),
+    ),
+    (
+        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
+        Lost(OFF, "times are in seconds"),
+    ),
+    ("EXTRA_TAGS", Lost(&[], "metrics have no further labels")),
+    ("STATS_FLUSH_INTERVAL", Needless),
+    ("DISABLE_STATS", Needless),
+    ("SANITIZE_DESCRIPTOR_METRIC_DOTS", Needless),
+    ("EXPIRATION_JITTER_MAX_SECONDS", Needless),
+    ("LOCAL_CACHE_SIZE_IN_BYTES", Needless),
+    ("NEAR_LIMIT_RATIO", Needless),
+    (
+        "CACHE_KEY_PREFIX",
+        Refused(
+            &[],
+            "keys have no prefix, and services that share a Redis would share budgets: give each a database or a server",
+        ),
+    ),
+    (
+        "BACKEND_TYPE",
+        Refused(&["redis"], "budgets are kept in Redis or Valkey only"),
+    ),
+    ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", Needless),
+    ("USE_CALENDAR_MONTH_RATE_LIMIT", Needless),
+    ("SHADOW_MODE", Taken),
+    (
+        "QUOTA_MODE",
+        Refused(OFF, "write `quota_mode` at the descriptors that are quotas"),
+    ),
+    ("LIMIT_RESPONSE_HEADERS_ENABLED", Taken),
+    ("LIMIT_LIMIT_HEADER", Taken),
+    ("LIMIT_REMAINING_HEADER", Taken),
+    ("LIMIT_RESET_HEADER", Taken),
+    (
+        "RESPONSE_DYNAMIC_METADATA",
+        Lost(
+            OFF,
+            "dynamic metadata is always sent, in a form of its own (docs/POLICY.md)",
+        ),
+    ),
+    ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", Needless),
+    (
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+        Lost(
+            OFF,
+            "health does not depend on Redis: each limit says what holds without it",
+        ),
+    ),
+    ("REDIS_TYPE", Taken),
+    ("REDIS_URL", Taken),
+    ("REDIS_AUTH", Taken),
+    ("REDIS_TLS", Taken),
+    ("REDIS_TLS_CACERT", Taken),
+    ("REDIS_TLS_CLIENT_CERT", Taken),
+    ("REDIS_TLS_CLIENT_KEY", Taken),
+    (
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        Refused(OFF, "a server's certificate must have its name"),
+    ),
+    (
+        "REDIS_SOCKET_TYPE",
+        Refused(&["tcp"], "Redis is reached by TCP only"),
+    ),
+    (
+        "REDIS_SENTINEL_AUTH",
+        Refused(&[], "sentinels are shown REDIS_AUTH: give them the same, or none"),
+    ),
+    (
+        "REDIS_PERSECOND",
+        Lost(
+            OFF,
+            "limits a second are kept in the Redis of REDIS_URL, like all others",
+        ),
+    ),
+    ("REDIS_POOL_SIZE", Needless),
+    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", Needless),
+    ("REDIS_PIPELINE_WINDOW", Needless),
+    ("REDIS_PIPELINE_LIMIT", Needless),
+    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", Needless),
+    ("REDIS_TIMEOUT", Needless),
+    ("REDIS_STARTUP_INITIAL_INTERVAL", Needless),
+    ("REDIS_STARTUP_MAX_INTERVAL", Needless),
+    ("REDIS_STARTUP_MAX_ELAPSED_TIME", Needless),
+    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", Needless),
+    ("TRACING_ENABLED", Taken),
+    ("TRACING_EXPORTER_PROTOCOL", Taken),
+    ("TRACING_SERVICE_NAME", Lost(&[], "set OTEL_SERVICE_NAME")),
+    (
+        "TRACING_SERVICE_NAMESPACE",
+        Lost(&[], "set OTEL_RESOURCE_ATTRIBUTES"),
+    ),
+    (
+        "TRACING_SERVICE_INSTANCE_ID",
+        Lost(&[], "set OTEL_RESOURCE_ATTRIBUTES"),
+    ),
+    (
+        "TRACING_SAMPLING_RATE",
+        Lost(&[], "Envoy says what is traced; or set OTEL_TRACES_SAMPLER"),
+    ),
+];
+
+/// What the variables ask for.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    config: PathBuf,
+    grpc_listen: String,
+    http_listen: String,
+    also_http: Vec<String>,
+    max_connection_age: Duration,
+    tls: Option<Certificates>,
+    /// None: nothing was said.
+    store: Option<String>,
+    /// Authority, certificate, key.
+    store_tls: [Option<PathBuf>; 3],
+    shadow: bool,
+    headers: Option<[String; 3]>,
+    log_level: LevelFilter,
+    log_format: LogFormat,
+    traces: Tracing,
+    warnings: Vec<String>,
+    /// Variables that are set and have nothing to tune here.
+    needless: Vec<&'static str>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Certificates {
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    client_name: Option<ClientName>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Tracing {
+    Off,
+    Grpc,
+    OtherProtocol,
+}
+
+/// What `cota serve` has no flags for.
+pub(super) struct Beyond {
+    pub(super) names: Names,
+    pub(super) unsaid: Response,
+    pub(super) also_http: Vec<String>,
+    pub(super) level: LevelFilter,
+    pub(super) traces: TraceSettings,
+    pub(super) warnings: Vec<String>,
+    pub(super) needless: Vec<&'static str>,
+}
+
+impl Default for Beyond {
+    fn default() -> Self {
+        Self {
+            names: Names::Yaml,
+            unsaid: Response::default(),
+            also_http: Vec::new(),
+            level: LevelFilter::INFO,
+            traces: TraceSettings::from_variables(variable),
+            warnings: Vec::new(),
+            needless: Vec::new(),
+        }
+    }
+}
+
+/// Serves as the variables say. `serve` holds what only our own variables can say.
+pub(super) fn run(serve: Serve) -> anyhow::Result<ExitCode> {
+    let asked = Asked::read(variable)?;
+    anyhow::ensure!(
+        asked.store.is_some() || serve.has_store(),
+        "REDIS_URL is not set, so there is no place for budgets; COTA_STORE=memory keeps them in this process"
+    );
+    asked.serve(serve)
+}
+
+impl Asked {
+    fn read(read: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
+        let variable = |name: &str| {
+            debug_assert!(VARIABLES.iter().any(|(known, _)| *known == name), "{name}");
+            let value = read(name).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        let or = |name: &str, default: &str| variable(name).unwrap_or_else(|| default.into());
+        let flag = |name: &str| match variable(name).map(|value| value.to_ascii_lowercase()).as_deref() {
+            None | Some("0" | "f" | "false") => Ok(false),
+            Some("1" | "t" | "true") => Ok(true),
+            Some(_) => Err(anyhow::anyhow!("{name}: expected true or false")),
+        };
+        let (mut warnings, mut refused, mut needless) = (Vec::new(), Vec::new(), Vec::new());
+        for &(name, fate) in VARIABLES {
+            let Some(value) = variable(name).map(|value| value.to_ascii_lowercase()) else {
+                continue;
+            };
+            match fate {
+                Taken => {}
+                Needless => needless.push(name),
+                Lost(fine, why) if !fine.contains(&&*value) => warnings.push(format!("{name}: {why}")),
+                Refused(fine, why) if !fine.contains(&&*value) => refused.push(format!("{name}: {why}")),
+                Lost(..) | Refused(..) => {}
+            }
+        }
+        anyhow::ensure!(refused.is_empty(), "{}", refused.join("; "));
+
+        let address = |host: &str, port: &str, default: &str| {
+            let (host, port) = (or(host, "0.0.0.0"), or(port, default));
+            match host.contains(':') && !host.starts_with('[') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            }
+        };
+        let mut also_http = vec![address("DEBUG_HOST", "DEBUG_PORT", "6070")];
+        if flag("USE_PROMETHEUS")? {
+            let address = or("PROMETHEUS_ADDR", ":9090");
+            also_http.push(match address.starts_with(':') {
+                true => format!("0.0.0.0{address}"),
+                false => address,
+            });
+        }
+        let age = duration(&or("GRPC_MAX_CONNECTION_AGE", "24h"));
+        let path = |name: &str| variable(name).map(PathBuf::from);
+        let tls = match flag("GRPC_SERVER_USE_TLS")? {
+            false => None,
+            true => {
+                let needed = |name: &str| {
+                    path(name).ok_or_else(|| anyhow::anyhow!("GRPC_SERVER_USE_TLS needs {name}"))
+                };
+                let client_ca = path("GRPC_CLIENT_TLS_CACERT");
+                let name = variable("GRPC_CLIENT_TLS_SAN").map(|name| name.parse());
+                let client_name = name.transpose();
+                let client_name =
+                    client_name.map_err(|why: String| anyhow::anyhow!("GRPC_CLIENT_TLS_SAN: {why}"))?;
+                anyhow::ensure!(
+                    client_ca.is_some() || client_name.is_none(),
+                    "GRPC_CLIENT_TLS_SAN needs GRPC_CLIENT_TLS_CACERT: no certificate is asked for without it"
+                );
+                Some(Certificates {
+                    cert: needed("GRPC_SERVER_TLS_CERT")?,
+                    key: needed("GRPC_SERVER_TLS_KEY")?,
+                    client_ca,
+                    client_name,
+                })
+            }
+        };
+        let headers = [
+            ("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+            ("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+            ("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ];
+        let headers = headers.map(|(name, default)| (name, or(name, default)));
+        for (name, header) in &headers {
+            anyhow::ensure!(is_token(header), "{name}: not the name of a header");
+        }
+        let headers = flag("LIMIT_RESPONSE_HEADERS_ENABLED")?.then(|| headers.map(|(_, header)| header));
+        let store = store(
+            variable("REDIS_URL"),
+            &or("REDIS_TYPE", "single").to_ascii_lowercase(),
+            variable("REDIS_AUTH"),
+            flag("REDIS_TLS")?,
+        )?;
+        let mut config = PathBuf::from(or("RUNTIME_ROOT", "/srv/runtime_data/current"));
+        config.extend(variable("RUNTIME_SUBDIRECTORY"));
+        config.push(or("RUNTIME_APPDIRECTORY", "config"));
+        Ok(Self {
+            config,
+            grpc_listen: address("GRPC_HOST", "GRPC_PORT", "8081"),
+            http_listen: address("HOST", "PORT", "8080"),
+            also_http,
+            max_connection_age: age.map_err(|why| anyhow::anyhow!("GRPC_MAX_CONNECTION_AGE: {why}"))?,
+            tls,
+            store,
+            store_tls: [
+                "REDIS_TLS_CACERT",
+                "REDIS_TLS_CLIENT_CERT",
+                "REDIS_TLS_CLIENT_KEY",
+            ]
+            .map(path),
+            shadow: flag("SHADOW_MODE")?,
+            headers,
+            log_level: level(&or("LOG_LEVEL", "warn").to_ascii_lowercase())?,
+            log_format: (or("LOG_FORMAT", "text").to_ascii_lowercase())
+                .parse()
+                .map_err(|why| anyhow::anyhow!("LOG_FORMAT: {why}"))?,
+            traces: match (
+                flag("TRACING_ENABLED")?,
+                &*or("TRACING_EXPORTER_PROTOCOL", "http"),
+            ) {
+                (false, _) => Tracing::Off,
+                (true, "grpc") => Tracing::Grpc,
+                (true, _) => Tracing::OtherProtocol,
+            },
+            warnings,
+            needless,
+        })
+    }
+
+    fn serve(self, mut serve: Serve) -> anyhow::Result<ExitCode> {
+        serve.config = vec![self.config];
+        serve.grpc_listen = self.grpc_listen;
+        serve.http_listen = self.http_listen;
+        serve.http_tls = false;
+        serve.max_connection_age = self.max_connection_age;
+        serve.shadow = self.shadow;
+        serve.log_format = self.log_format;
+        let tls = self.tls;
+        serve.tls_client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
+        serve.tls_client_names = tls.iter().filter_map(|tls| tls.client_name.clone()).collect();
+        (serve.tls_cert, serve.tls_key) = tls.map(|tls| (tls.cert, tls.key)).unzip();
+        if let Some(store) = self.store {
+            (serve.store, serve.store_file) = (Some(store), None);
+            [serve.store_ca, serve.store_cert, serve.store_key] = self.store_tls;
+        }
+        let mut warnings = self.warnings;
+        let traces = match self.traces {
+            Tracing::Off => TraceSettings::Off,
+            Tracing::Grpc => TraceSettings::from_variables(variable),
+            Tracing::OtherProtocol => {
+                TraceSettings::Refused("TRACING_EXPORTER_PROTOCOL: only grpc is spoken".into())
+            }
+        };
+        if self.shadow {
+            warnings.push("SHADOW_MODE: statuses say OVER_LIMIT, no request is refused".into());
+        }
+        let named = |names: [String; 3]| names.map(|name| &*Box::leak(name.into_boxed_str()));
+        let beyond = Beyond {
+            names: Names::All,
+            unsaid: Response {
+                headers: self
+                    .headers
+                    .map(named)
+                    .map(HeaderFamily::Named)
+                    .into_iter()
+                    .collect(),
+                body: ResponseBody::None,
+                retry_after: false,
+                shown_in_shadow: self.shadow,
+                ..Response::default()
+            },
+            also_http: self.also_http,
+            level: self.log_level,
+            traces,
+            warnings,
+            needless: self.needless,
+        };
+        serve.run_with(beyond)
+    }
+}
+
+/// The URL of our own form. What stands in it may be a password and is never shown.
+fn store(url: Option<String>, kind: &str, auth: Option<String>, tls: bool) -> anyhow::Result<Option<String>> {
+    let Some(url) = url else { return Ok(None) };
+    anyhow::ensure!(
+        !url.starts_with(['/', '.']),
+        "REDIS_URL: Redis is reached by TCP only"
+    );
+    let rest = url.strip_prefix("redis://");
+    anyhow::ensure!(
+        rest.is_some() || !url.contains("://"),
+        "REDIS_URL: expected host:port or redis://…; for TLS set REDIS_TLS=true"
+    );
+    let rest = rest.unwrap_or(&url);
+    let (own, hosts) = match rest.rsplit_once('@') {
+        Some((own, hosts)) => (Some(own.to_owned()), hosts),
+        None => (None, rest),
+    };
+    let auth = auth.map(|auth| match auth.split_once(':') {
+        Some((user, password)) => format!("{}:{}", encoded(user), encoded(password)),
+        None => format!(":{}", encoded(&auth)),
+    });
+    let credentials = auth.or(own).map(|own| own + "@").unwrap_or_default();
+    let s = if tls { "s" } else { "" };
+    Ok(Some(match kind {
+        "single" => format!("redis{s}://{credentials}{hosts}"),
+        "cluster" => format!("redis{s}-cluster://{credentials}{hosts}"),
+        "sentinel" => match hosts.split_once(',') {
+            Some((master, hosts)) => {
+                format!(
+                    "redis{s}-sentinel://{credentials}{hosts}/{}",
+                    encoded(master.trim())
+                )
+            }
+            None => {
+                anyhow::bail!("REDIS_URL: expected the master's name and the sentinels, with commas between")
+            }
+        },
+        _ => anyhow::bail!("REDIS_TYPE: expected single, cluster or sentinel"),
+    }))
+}
+
+/// A text that stands for itself in a URL.
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+fn is_token(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(fits)
+}
+
+fn level(text: &str) -> anyhow::Result<LevelFilter> {
+    Ok(match text {
+        "panic" | "fatal" | "error" => LevelFilter::ERROR,
+        "warn" | "warning" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => anyhow::bail!("LOG_LEVEL: expected error, warn, info, debug or trace"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> anyhow::Result<Asked> {
+        Asked::read(|name| {
+            let found = set.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn store_of(set: &[(&str, &str)]) -> String {
+        read(set).unwrap().store.unwrap()
+    }
+
+    #[test]
+    fn without_a_variable_the_incumbents_defaults_hold() {
+        let asked = read(&[]).unwrap();
+        assert_eq!(asked.config, PathBuf::from("/srv/runtime_data/current/config"));
+        assert_eq!(
+            (&*asked.http_listen, &*asked.grpc_listen),
+            ("0.0.0.0:8080", "0.0.0.0:8081")
+        );
+        assert_eq!(asked.also_http, ["0.0.0.0:6070"]);
+        assert_eq!(asked.max_connection_age, Duration::from_secs(86_400));
+        assert_eq!((asked.store, asked.headers, asked.tls), (None, None, None));
+        assert_eq!((asked.shadow, asked.log_level), (false, LevelFilter::WARN));
+        assert_eq!((asked.warnings.len(), asked.needless.len()), (0, 0));
+    }
+
+    #[test]
+    fn istios_sample_is_understood_without_a_warning() {
+        let asked = read(&[
+            ("LOG_LEVEL", "debug"),
+            ("REDIS_SOCKET_TYPE", "tcp"),
+            ("REDIS_URL", "redis:6379"),
+            ("USE_STATSD", "false"),
+            ("RUNTIME_ROOT", "/data"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+            ("HOST", "::"),
+            ("GRPC_HOST", "::"),
+        ]);
+        let asked = asked.unwrap();
+        assert_eq!(asked.warnings, [""; 0]);
+        assert_eq!(asked.config, PathBuf::from("/data/ratelimit/config"));
+        assert_eq!(
+            (&*asked.http_listen, &*asked.grpc_listen),
+            ("[::]:8080", "[::]:8081")
+        );
+        assert_eq!(asked.store.as_deref(), Some("redis://redis:6379"));
+        assert_eq!(asked.log_level, LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn a_store_of_each_kind_is_found() {
+        let url = ("REDIS_URL", "redis://u:p@r:1/2");
+        assert_eq!(store_of(&[url]), "redis://u:p@r:1/2");
+        assert_eq!(
+            store_of(&[url, ("REDIS_AUTH", "a:b@/c:d")]),
+            "redis://a:b%40%2Fc%3Ad@r:1/2"
+        );
+        assert_eq!(
+            store_of(&[url, ("REDIS_AUTH", "secret")]),
+            "redis://:secret@r:1/2"
+        );
+        let cluster = [
+            ("REDIS_URL", "a:1,b:2"),
+            ("REDIS_TYPE", "CLUSTER"),
+            ("REDIS_TLS", "true"),
+        ];
+        assert_eq!(store_of(&cluster), "rediss-cluster://a:1,b:2");
+        let sentinel = [("REDIS_URL", "mine,a:1,b:2"), ("REDIS_TYPE", "sentinel")];
+        assert_eq!(store_of(&sentinel), "redis-sentinel://a:1,b:2/mine");
+        for url in [store_of(&[url]), store_of(&cluster), store_of(&sentinel)] {
+            assert!(url.parse::<crate::app::Target>().is_ok(), "{url}");
+        }
+        for bad in ["/var/run/redis.sock", "rediss://r:1"] {
+            assert!(read(&[("REDIS_URL", bad)]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_would_change_decisions_is_refused_and_names_its_variable() {
+        for (name, value) in [
+            ("BACKEND_TYPE", "memcache"),
+            ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+            ("GRPC_UDS", "/tmp/x"),
+            ("MERGE_DOMAIN_CONFIG", "true"),
+            ("QUOTA_MODE", "true"),
+            ("CACHE_KEY_PREFIX", "prod:"),
+            ("REDIS_SOCKET_TYPE", "unix"),
+            ("REDIS_SENTINEL_AUTH", "x"),
+            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
+            ("SHADOW_MODE", "perhaps"),
+            ("LIMIT_LIMIT_HEADER", "x y"),
+            ("LOG_LEVEL", "loud"),
+            ("REDIS_TYPE", ""),
+        ] {
+            let url = ("REDIS_URL", "r:1");
+            match read(&[url, (name, value)]) {
+                Err(error) => assert!(error.to_string().starts_with(name), "{error}"),
+                // What is empty is not set.
+                Ok(_) => assert_eq!(value, "", "{name}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_merely_lost_is_named_in_a_warning_and_what_is_off_is_not() {
+        let asked = read(&[
+            ("USE_STATSD", "true"),
+            ("REDIS_PERSECOND", "False"),
+            ("QUOTA_MODE", "0"),
+        ])
+        .unwrap();
+        assert_eq!(asked.warnings.len(), 1, "{:?}", asked.warnings);
+        assert!(asked.warnings[0].starts_with("USE_STATSD: "));
+        let asked = read(&[("REDIS_POOL_SIZE", "10")]).unwrap();
+        assert_eq!(
+            (asked.warnings.len(), asked.needless),
+            (0, vec!["REDIS_POOL_SIZE"])
+        );
+    }
+
+    #[test]
+    fn the_document_has_every_variable_under_its_fate() {
+        let document = include_str!("../../docs/MIGRATION.md");
+        for (name, fate) in VARIABLES {
+            let mark = match fate {
+                Taken => "taken",
+                Needless => "not needed",
+                Lost(..) => "lost, with a warning",
+                Refused(..) => "refused",
+            };
+            let row = document
+                .lines()
+                .find(|line| line.contains(&format!("`{name}`")) && line.starts_with('|'));
+            let row = row.unwrap_or_else(|| panic!("{name} has no row"));
+            assert!(row.starts_with(&format!("| {mark} |")), "{name}: {row}");
+        }
+    }
+}
