@@ -104,7 +104,7 @@ impl Port {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, stopped) = oneshot::channel::<()>();
-        let server = tokio::spawn(serve(listener, state, None, async {
+        let server = tokio::spawn(serve(listener, Arc::new(state), None, async {
             let _ = stopped.await;
         }));
         let port = Self {
