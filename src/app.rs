@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::{Clock as _, SystemClock};
 pub use crate::config::watch::Names;
-use crate::config::watch::{Outcome, Reloader};
+use crate::config::watch::{Outcome, Reloader, Severity};
 use crate::engine::policy::Policy;
 use crate::engine::reset;
 pub use crate::engine::response::{Body as ResponseBody, HeaderFamily, Response};
@@ -208,7 +208,7 @@ struct Service {
     http: TcpListener,
     also_http: Vec<TcpListener>,
     policy: Arc<ArcSwap<Policy>>,
-    faults: Arc<ArcSwap<Vec<String>>>,
+    faults: Arc<ArcSwap<Vec<(Severity, String)>>>,
     metrics: Arc<Metrics>,
     tls: Option<Tls>,
     http_tls: Option<Tls>,

@@ -163,7 +163,7 @@ async fn long_bodies_and_heads_are_refused() {
 async fn limits_shows_what_is_enforced_and_what_is_wrong() {
     let port = Port::open(policy(7)).await;
     port.faults
-        .store(Arc::new(vec!["config/b.yaml:3:1: error: no domain".into()]));
+        .store(Arc::new(vec![(Severity::Error, "config/b.yaml:3:1: error: no domain".into())]));
     let (status, text) = port.get("/limits").await;
     assert_eq!(status, 200);
     let shown: Value = serde_json::from_str(&text).unwrap();
