@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::{Clock as _, SystemClock};
 pub use crate::config::watch::Names;
-use crate::config::watch::{Outcome, Reloader};
+use crate::config::watch::{Outcome, Reloader, Severity};
 use crate::engine::policy::Policy;
 use crate::engine::reset;
 pub use crate::engine::response::{Body as ResponseBody, HeaderFamily, Response};
@@ -208,7 +208,7 @@ struct Service {
     http: TcpListener,
     also_http: Vec<TcpListener>,
     policy: Arc<ArcSwap<Policy>>,
-    faults: Arc<ArcSwap<Vec<String>>>,
+    faults: Arc<ArcSwap<Vec<(Severity, String)>>>,
     metrics: Arc<Metrics>,
     tls: Option<Tls>,
     http_tls: Option<Tls>,
@@ -272,7 +272,11 @@ impl Service {
         }
         let reloader = tokio::spawn(reloader.follow(signals.reload));
         let (end_grpc, grpc_ends) = oneshot::channel::<()>();
-        let (end_http, http_ends) = oneshot::channel::<()>();
+        let (end_http, http_ends) = watch::channel(());
+        let http_ends = move || {
+            let mut ends = http_ends.clone();
+            async move { drop(ends.changed().await) }
+        };
         let decide: http::Decide = Box::new(move |message| {
             let service = service.clone();
             Box::pin(async move { service.decide(&message, None).await })
@@ -295,16 +299,9 @@ impl Service {
         let mut others = tokio::task::JoinSet::new();
         for listener in also_http {
             tracing::info!("listening also http={}", address(&listener));
-            others.spawn(http::serve(
-                listener,
-                Arc::clone(&state),
-                None,
-                std::future::pending(),
-            ));
+            others.spawn(http::serve(listener, Arc::clone(&state), None, http_ends()));
         }
-        let mut http = tokio::spawn(http::serve(http, state, http_tls, async move {
-            drop(http_ends.await)
-        }));
+        let mut http = tokio::spawn(http::serve(http, state, http_tls, http_ends()));
         let mut grpc = tokio::spawn(server.serve(grpc, async move { drop(grpc_ends.await) }));
 
         tokio::select! {
@@ -320,12 +317,16 @@ impl Service {
         // Both sends fail only if the server has ended already.
         let _ = end_grpc.send(());
         let _ = end_http.send(());
-        let last_calls = async { tokio::join!(&mut grpc, &mut http) };
-        match tokio::time::timeout(LAST_CALLS, last_calls).await {
-            Ok((grpc, http)) => {
-                served("gRPC", grpc)?;
-                served("HTTP", http.map(Ok))?;
+        let last_calls = async {
+            served("gRPC", (&mut grpc).await)?;
+            served("HTTP", (&mut http).await.map(Ok))?;
+            while let Some(ended) = others.join_next().await {
+                served("HTTP", ended.map(Ok))?;
             }
+            Ok::<(), AppError>(())
+        };
+        match tokio::time::timeout(LAST_CALLS, last_calls).await {
+            Ok(ended) => ended?,
             Err(_) => tracing::warn!("connections still open after {LAST_CALLS:?}, ending"),
         }
         traces.end().await;

@@ -18,6 +18,7 @@ use axum::routing::{delete, get, post};
 use prometheus_client::registry::Registry;
 
 use crate::clock::Clock;
+use crate::config::watch::Severity;
 use crate::engine::policy::Policy;
 use crate::overrides::Overrides;
 use crate::usage::Usage;
@@ -40,8 +41,8 @@ pub use server::serve;
 pub struct State {
     /// The policy in force.
     pub policy: Arc<ArcSwap<Policy>>,
-    /// What is wrong with the policy files now, rendered.
-    pub faults: Arc<ArcSwap<Vec<String>>>,
+    /// What is wrong with the policy files now, rendered, and how wrong it is.
+    pub faults: Arc<ArcSwap<Vec<(Severity, String)>>>,
     /// Every limit is in shadow mode, whatever the policy says.
     pub shadow: bool,
     /// Whether the service goes away.

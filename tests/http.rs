@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cota::config::watch::Severity;
 use cota::engine::policy::Policy;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -162,8 +163,10 @@ async fn long_bodies_and_heads_are_refused() {
 #[tokio::test]
 async fn limits_shows_what_is_enforced_and_what_is_wrong() {
     let port = Port::open(policy(7)).await;
-    port.faults
-        .store(Arc::new(vec!["config/b.yaml:3:1: error: no domain".into()]));
+    port.faults.store(Arc::new(vec![(
+        Severity::Error,
+        "config/b.yaml:3:1: error: no domain".into(),
+    )]));
     let (status, text) = port.get("/limits").await;
     assert_eq!(status, 200);
     let shown: Value = serde_json::from_str(&text).unwrap();
@@ -216,6 +219,23 @@ async fn limits_shows_what_is_enforced_and_what_is_wrong() {
             }],
         })
     );
+}
+
+#[tokio::test]
+async fn the_page_sorts_faults_by_what_they_are_and_not_by_their_text() {
+    let port = Port::open(policy(1)).await;
+    port.faults.store(Arc::new(vec![
+        (Severity::Error, "a: warning: b.yaml:1:1: error: no domain".into()),
+        (
+            Severity::Warning,
+            "a.yaml: domain api has lost its last limit".into(),
+        ),
+    ]));
+    let page = port.get("/").await.1;
+    let (_, alerts) = page.split_once("1 fault").expect("a fault is shown");
+    let (faults, warnings) = alerts.split_once("1 warning").expect("a warning is shown");
+    assert!(faults.contains("b.yaml:1:1"), "{faults}");
+    assert!(warnings.contains("lost its last limit"), "{warnings}");
 }
 
 #[tokio::test]

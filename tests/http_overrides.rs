@@ -6,6 +6,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cota::config::watch::Severity;
 use cota::engine::time::Micros;
 use cota::http::Admin;
 use serde_json::{Value, json};
@@ -101,7 +102,9 @@ async fn reading_and_changing_ask_for_what_they_should() {
 async fn lines_of_faulty_files_are_for_those_who_know_the_token() {
     let (guarded, _folder) = guarded().await;
     let fault = "api.yaml:3:1: error: bad\n  | tenant: acme".to_owned();
-    guarded.faults.store(Arc::new(vec![fault.clone()]));
+    guarded
+        .faults
+        .store(Arc::new(vec![(Severity::Error, fault.clone())]));
     let faults = |text: String| serde_json::from_str::<Value>(&text).unwrap()["faults"].clone();
     let (status, text) = guarded.get("/limits").await;
     assert_eq!((status, faults(text)), (200, json!(["api.yaml:3:1: error: bad"])));
@@ -113,7 +116,8 @@ async fn lines_of_faulty_files_are_for_those_who_know_the_token() {
         401
     );
     let open = Port::open(policy(3)).await;
-    open.faults.store(Arc::new(vec![fault.clone()]));
+    open.faults
+        .store(Arc::new(vec![(Severity::Error, fault.clone())]));
     assert_eq!(faults(open.get("/limits").await.1), json!([fault]));
 }
 

@@ -15,7 +15,8 @@ use arc_swap::ArcSwap;
 use notify::Watcher as _;
 use tokio::sync::mpsc;
 
-use super::fault::{Fault, Severity, escape};
+pub use super::fault::Severity;
+use super::fault::{Fault, escape};
 use super::{Loaded, Source, load_with};
 use crate::clock::Clock;
 use crate::engine::policy::Policy;
@@ -45,7 +46,7 @@ pub type OnReload = Box<dyn Fn(Outcome, &Arc<Policy>) + Send + Sync>;
 pub struct Reloader {
     paths: Vec<PathBuf>,
     policy: Arc<ArcSwap<Policy>>,
-    report: Arc<ArcSwap<Vec<String>>>,
+    report: Arc<ArcSwap<Vec<(Severity, String)>>>,
     held: Held,
     /// Domains in force that had limits once and have none now.
     emptied: BTreeSet<Box<str>>,
@@ -118,7 +119,7 @@ impl Reloader {
     pub fn new(
         paths: Vec<PathBuf>,
         policy: Arc<ArcSwap<Policy>>,
-        report: Arc<ArcSwap<Vec<String>>>,
+        report: Arc<ArcSwap<Vec<(Severity, String)>>>,
         clock: Arc<dyn Clock>,
         on_reload: OnReload,
     ) -> Self {
@@ -245,7 +246,8 @@ impl Reloader {
             };
             if domain.limit_count() == 0 && (self.emptied.contains(&item.name) || had_limits()) {
                 let (file, name) = (escape(&item.file), escape(&item.name));
-                notes.push(format!("{file}: domain {name} has lost its last limit"));
+                let note = format!("{file}: domain {name} has lost its last limit");
+                notes.push((Severity::Warning, note));
                 emptied.insert(item.name.clone());
             }
             next.domains.insert(item.name, domain);
@@ -259,10 +261,10 @@ impl Reloader {
                 faulty = true;
                 let (file, shown) = (escape(file), escape(name));
                 if let Some(kept) = before.domains.get(name) {
-                    notes.push(format!("{file}: domain {shown} stays as it was"));
+                    notes.push((Severity::Error, format!("{file}: domain {shown} stays as it was")));
                     next.domains.insert(name.clone(), Arc::clone(kept));
                 } else {
-                    notes.push(format!("{file}: domain {shown} is not in force"));
+                    notes.push((Severity::Error, format!("{file}: domain {shown} is not in force")));
                 }
             }
         }
@@ -291,13 +293,13 @@ impl Reloader {
         let faults = loaded
             .faults
             .iter()
-            .map(|fault| fault.to_string().trim_end().to_owned());
+            .map(|fault| (fault.severity, fault.to_string().trim_end().to_owned()));
         self.report.store(Arc::new(faults.chain(notes).collect()));
         outcome
     }
 
     /// What each file holds now. A file that cannot be read, or not whole, holds what it held before.
-    fn held_by(&self, files: &Files, loaded: &Loaded, notes: &mut Vec<String>) -> Held {
+    fn held_by(&self, files: &Files, loaded: &Loaded, notes: &mut Vec<(Severity, String)>) -> Held {
         let mut held = Held::new();
         for item in &loaded.domains {
             let names = held.entry(Arc::clone(&item.file)).or_default();
@@ -305,7 +307,8 @@ impl Reloader {
         }
         for Text { name, text } in &files.texts {
             let Err(reason) = text else { continue };
-            notes.push(format!("{}: cannot be read ({reason})", escape(name)));
+            let note = format!("{}: cannot be read ({reason})", escape(name));
+            notes.push((Severity::Error, note));
             let below = self
                 .held
                 .iter()
@@ -315,7 +318,8 @@ impl Reloader {
         for file in loaded.files.iter().filter(|file| !file.whole) {
             let before = self.held.get(&file.name).cloned().unwrap_or_default();
             if !loaded.faults.iter().any(|fault| fault.file == file.name) {
-                notes.push(format!("{}: no policy in it", escape(&file.name)));
+                let note = format!("{}: no policy in it", escape(&file.name));
+                notes.push((Severity::Error, note));
             }
             held.entry(Arc::clone(&file.name)).or_default().extend(before);
         }
@@ -339,7 +343,7 @@ impl Text {
     }
 }
 
-fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes: &[String]) {
+fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes: &[(Severity, String)]) {
     for fault in faults {
         let (file, help) = (escape(&fault.file), fault.help.as_deref());
         let (line, column) = (fault.span.line, fault.span.column);
@@ -348,7 +352,7 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
             Severity::Warning => tracing::warn!(%file, line, column, help, "{}", fault.message),
         }
     }
-    for note in notes {
+    for (_, note) in notes {
         tracing::warn!("{note}");
     }
     let limits: usize = next.domains.values().map(|domain| domain.limit_count()).sum();

@@ -25,18 +25,19 @@ pub(super) async fn limits(
     headers: HeaderMap,
 ) -> Response {
     let policy = state.policy.load_full();
-    let mut faults = Vec::clone(&state.faults.load());
+    let faults = state.faults.load_full();
+    let mut faults: Vec<&str> = faults.iter().map(|(_, fault)| &**fault).collect();
     if let Some(refused) = state.admin.refusal(&headers, Wants::Read).await {
         if headers.contains_key(AUTHORIZATION) {
             return refused;
         }
         for fault in &mut faults {
-            fault.truncate(fault.find('\n').unwrap_or(fault.len()));
+            *fault = fault.lines().next().unwrap_or_default();
         }
     }
     let mut live = state.overrides.list();
     live.retain(|item| item.origin == Origin::RunTime);
-    let view = View::new(&policy, &faults, state.shadow, (state.degraded)(), &live);
+    let view = View::new(&policy, faults, state.shadow, (state.degraded)(), &live);
     match serde_json::to_vec_pretty(&view) {
         Ok(body) => typed(StatusCode::OK, "application/json", body),
         Err(error) => {
@@ -55,7 +56,7 @@ pub(super) struct View<'p> {
     /// The whole service is in shadow mode, whatever the limits say.
     pub(super) shadow: bool,
     pub(super) version: u64,
-    pub(super) faults: &'p [String],
+    pub(super) faults: Vec<&'p str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) degraded: Vec<String>,
     pub(super) domains: Vec<DomainView<'p>>,
@@ -172,7 +173,7 @@ pub(super) struct ExcessView {
 impl<'p> View<'p> {
     pub(super) fn new(
         policy: &'p Policy,
-        faults: &'p [String],
+        faults: Vec<&'p str>,
         shadow: bool,
         degraded: Vec<String>,
         live: &'p [Listed],

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::admin::Wants;
 use super::limits::View;
 use super::{Budgeted, State, typed};
+use crate::config::watch::Severity;
 use crate::engine::time::{Micros, Timestamp};
 use crate::overrides::Listed;
 use crate::usage::LimitSnapshot;
@@ -47,6 +48,7 @@ struct Facts<'s> {
     shadow: bool,
     draining: bool,
     view: View<'s>,
+    faults: Arc<Vec<(Severity, String)>>,
     usage: Vec<LimitSnapshot>,
     overrides: Vec<Listed>,
     budgets: Budgeted,
@@ -60,14 +62,14 @@ pub(super) async fn page(Extract(state): Extract<Arc<State>>, headers: HeaderMap
         Some(_) => false,
     };
     let policy = state.policy.load_full();
-    let faults = state.faults.load_full();
     let facts = Facts {
         now: state.clock.now(),
         names,
         changes: state.admin.is_on(),
         shadow: state.shadow,
         draining: state.readiness.is_draining(),
-        view: View::new(&policy, &faults, state.shadow, (state.degraded)(), &[]),
+        view: View::new(&policy, Vec::new(), state.shadow, (state.degraded)(), &[]),
+        faults: state.faults.load_full(),
         usage: state.usage.snapshot(),
         overrides: state.overrides.list(),
         budgets: (state.budgets)(),
@@ -165,13 +167,12 @@ fn banner(facts: &Facts<'_>) -> Markup {
 
 /// What nobody should overlook.
 fn alerts(facts: &Facts<'_>) -> Markup {
-    let warns = |fault: &&String| {
-        fault
-            .lines()
-            .next()
-            .is_some_and(|line| line.contains(": warning: "))
+    let of = |wanted: Severity| -> Vec<&str> {
+        let faults = facts.faults.iter();
+        let faults = faults.filter(|(severity, _)| *severity == wanted);
+        faults.map(|(_, fault)| &**fault).collect()
     };
-    let (warnings, faults): (Vec<&String>, Vec<&String>) = facts.view.faults.iter().partition(warns);
+    let (warnings, faults) = (of(Severity::Warning), of(Severity::Error));
     html! {
         div id="alerts" data-live {
             @if facts.draining { p class="alert warn" { "This replica is going away: probes send nobody here." } }
@@ -198,7 +199,7 @@ fn alerts(facts: &Facts<'_>) -> Markup {
 }
 
 /// Whoever may not see names sees no lines of the files, which hold some.
-fn listed(facts: &Facts<'_>, faults: &[&String]) -> Markup {
+fn listed(facts: &Facts<'_>, faults: &[&str]) -> Markup {
     let most = if facts.names { usize::MAX } else { 1 };
     let faults = faults.iter().take(MOST_FAULTS);
     html! { ul class="faults" { @for fault in faults { li { pre { (lines(fault, most)) } } } } }

@@ -391,3 +391,10 @@ async fn there_is_room_for_a_thousand() {
     desk.overrides.set(tenfold("t7")).await.unwrap();
     assert_eq!(desk.numbers("t999").0, 100);
 }
+
+#[test]
+fn a_moment_that_is_not_known_is_not_shown() {
+    let listed = Listed::of_run_time("r1", &tenfold("acme"), None);
+    assert_eq!(listed.set_at, None);
+    assert!(!to_json(&listed).contains("1970"), "{listed:?}");
+}

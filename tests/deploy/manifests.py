@@ -161,7 +161,7 @@ def cota_itself(objects, cota):
     for name in variables:
         assert re.search(rf"\b{name}\b", help_text), f"cota does not read {name}"
     drain = seconds(variables["COTA_DRAIN"])
-    assert spec["terminationGracePeriodSeconds"] > drain + 10, "the drain and ten seconds do not fit in the grace period"
+    assert spec["terminationGracePeriodSeconds"] >= drain + 23, "the drain and the way out do not fit in the grace period"
     readiness = container["readinessProbe"]
     assert drain > readiness["periodSeconds"] * readiness["failureThreshold"] + readiness["timeoutSeconds"]
     assert spec["securityContext"]["runAsUser"] == 65534

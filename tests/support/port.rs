@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use cota::clock::ManualClock;
+use cota::config::watch::Severity;
 use cota::config::{Source, load};
 use cota::engine::policy::Policy;
 use cota::engine::reset::Target;
@@ -31,7 +32,7 @@ const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
 pub(crate) struct Port {
     pub(crate) address: SocketAddr,
     policy: Arc<ArcSwap<Policy>>,
-    pub(crate) faults: Arc<ArcSwap<Vec<String>>>,
+    pub(crate) faults: Arc<ArcSwap<Vec<(Severity, String)>>>,
     pub(crate) readiness: Arc<Readiness>,
     metrics: Arc<Metrics>,
     service: RateLimits<Arc<Memory<ManualClock>>, ManualClock>,
