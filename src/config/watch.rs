@@ -183,7 +183,9 @@ impl Reloader {
             };
             // Compiling a large policy takes longer than a request may wait for its thread.
             let applied = tokio::task::spawn_blocking(move || {
+                let before = self.policy.load_full();
                 self.apply(files);
+                retire(&before);
                 self
             });
             self = match applied.await {
@@ -328,6 +330,18 @@ impl Reloader {
 }
 
 // === impl Text ===
+
+/// Waits until no request holds a policy any more, but not for those that are held for long: whoever lets go last
+/// frees all of its limits, and that takes longer than a request may.
+fn retire(before: &Arc<Policy>) {
+    const ROUNDS: usize = 100;
+    for _ in 0..ROUNDS {
+        if Arc::strong_count(before) == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 impl Text {
     fn source(&self) -> Option<Source> {
