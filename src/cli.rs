@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod check;
 mod completions;
@@ -28,7 +28,7 @@ enum Command {
     /// Answer Envoy by the policy files.
     Serve(Box<serve::Serve>),
     /// Serve as the environment variables of envoyproxy/ratelimit say.
-    Ratelimit,
+    Ratelimit(ratelimit::Ratelimit),
     /// Say everything that is wrong with policy files.
     Check(check::Check),
     /// Say which limits a request meets, and why.
@@ -44,15 +44,13 @@ enum Command {
 }
 
 impl Cli {
-    /// Reads the command line. Called as `ratelimit` with no argument, as manifests of that service do, it is
-    /// `cota ratelimit`.
+    /// Reads the command line. Called as `ratelimit`, as manifests of that service do, it is `cota ratelimit`,
+    /// unless what comes next is one of our own words.
     pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Self {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let called = |name: &OsString| Path::new(name).file_name() == Some("ratelimit".as_ref());
-        if let [name] = arguments.as_slice()
-            && called(name)
-        {
-            arguments.push("ratelimit".into());
+        if arguments.first().is_some_and(called) && !arguments.get(1).is_some_and(is_own) {
+            arguments.insert(1, "ratelimit".into());
         }
         Self::parse_from(arguments)
     }
@@ -65,8 +63,8 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             // Our own variables say what the incumbent's have no words for.
-            Command::Ratelimit => match Self::parse_from(["cota", "serve"]).command {
-                Command::Serve(serve) => ratelimit::run(*serve),
+            Command::Ratelimit(arguments) => match Self::parse_from(["cota", "serve"]).command {
+                Command::Serve(serve) => ratelimit::run(&arguments, *serve),
                 _ => unreachable!("`serve` was asked for"),
             },
             Command::Check(check) => check.run(),
@@ -77,4 +75,12 @@ impl Cli {
             Command::Reset(reset) => reset.run(),
         }
     }
+}
+
+/// A subcommand, or a flag that stands before one.
+fn is_own(word: &OsString) -> bool {
+    let own = Cli::command();
+    let flags = ["-h", "--help", "-V", "--version", "help"];
+    word.to_str()
+        .is_some_and(|word| own.find_subcommand(word).is_some() || flags.contains(&word))
 }

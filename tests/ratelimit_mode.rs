@@ -9,7 +9,6 @@ mod cota_process;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cota::grpc::proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -53,7 +52,8 @@ fn service(folder: &TempDir, variables: &[(&str, &str)]) -> Command {
         ("GRPC_PORT", "0"),
         ("DEBUG_PORT", "0"),
     ]);
-    command.env("RUNTIME_ROOT", folder.path().join("root"));
+    command.env("RUNTIME_ROOT", folder.path());
+    command.env("RUNTIME_SUBDIRECTORY", "root");
     command.envs(variables.iter().copied());
     command
 }
@@ -160,7 +160,7 @@ fn in_shadow_mode_statuses_are_over_their_limit_and_the_request_is_not() {
 fn a_swapped_link_above_the_directory_is_seen() {
     let folder = tempfile::tempdir().unwrap();
     let version = |name: &str, limit: u32| {
-        let config = folder.path().join(name).join("config");
+        let config = folder.path().join(name).join("root/config");
         fs::create_dir_all(&config).unwrap();
         fs::write(
             config.join("d"),
@@ -233,11 +233,69 @@ fn what_cannot_be_honoured_is_an_error_or_a_warning_that_names_it() {
 }
 
 #[test]
-fn with_an_argument_it_is_cota_by_another_name() {
+fn a_watched_root_gives_the_files_whose_path_begins_with_the_applications_name_and_no_other() {
+    let policy = |domain: &str| POLICY.replace("domain: d", &format!("domain: {domain}"));
+    let limited = |watched: Option<&str>| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = service(&folder, &[]);
+        let root = folder.path().join("root");
+        for (file, domain) in [
+            ("config.yaml", "beside"),
+            ("config.d/rules", "another-directory"),
+            ("config/deep/er", "deeper"),
+            ("configuration.yaml", "longer-name"),
+            ("other/config.yaml", "elsewhere"),
+        ] {
+            fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+            fs::write(root.join(file), policy(domain)).unwrap();
+        }
+        // Were it read, there would be no start without a fault.
+        fs::write(root.join("README"), "not a policy").unwrap();
+        command.envs(watched.map(|watched| ("RUNTIME_WATCH_ROOT", watched)));
+        let cota = Cota::start_as_it_is(&mut command);
+        assert_eq!(cota.faults(), [""; 0]);
+        let domains = [
+            "d",
+            "beside",
+            "another-directory",
+            "deeper",
+            "longer-name",
+            "elsewhere",
+        ];
+        domains.map(|domain| ask(&cota, domain, &["ten"]).statuses[0].current_limit.is_some())
+    };
+    assert_eq!(limited(None), [true, true, true, true, false, false]);
+    assert_eq!(limited(Some("true")), limited(None));
+    assert_eq!(limited(Some("false")), [true, false, false, true, false, false]);
+}
+
+#[test]
+fn arguments_that_are_no_words_of_ours_are_ignored_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = service(&folder, &[("REDIS_PASSWORD", "hunter2")]);
+    let cota = Cota::start_as_it_is(command.args(["-config", "/data/ratelimit/config/hunter3.yaml"]));
+    assert_eq!(ask(&cota, "d", &["ten"]).overall_code(), Code::Ok);
+    let log = cota.log();
+    let warned = |part: &str| {
+        log.lines()
+            .any(|line| line.contains("WARN") && line.contains(part))
+    };
+    assert!(warned("the arguments are ignored"), "{log}");
+    assert!(warned("did you mean REDIS_AUTH?"), "{log}");
+    assert!(!log.contains("hunter"), "{log}");
+}
+
+#[test]
+fn with_a_word_of_ours_it_is_cota_by_another_name() {
     let folder = tempfile::tempdir().unwrap();
     let output = service(&folder, &[]).arg("--version").output().unwrap();
     assert!(output.stdout.starts_with(b"cota "), "{output:?}");
-    assert!(Path::new(env!("CARGO_BIN_EXE_cota")).exists());
+    let config = folder.path().join("root/config/policy");
+    let output = Command::new(folder.path().join("ratelimit"))
+        .arg("check")
+        .arg(config)
+        .output();
+    assert!(output.unwrap().status.success());
     let mut by_command = Command::new(env!("CARGO_BIN_EXE_cota"));
     let output = by_command.arg("ratelimit").env_clear().output().unwrap();
     assert!(

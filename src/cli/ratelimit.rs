@@ -3,24 +3,30 @@
 //! What has no counterpart here is refused where leaving it out would change what is decided or where budgets
 //! and policies come from; elsewhere a warning names it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
+
 use crate::app::{ClientName, HeaderFamily, Names, Response, ResponseBody};
 use crate::telemetry::{LevelFilter, LogFormat, TraceSettings};
 
+mod unread;
 mod variables;
 
+use unread::unread;
 use variables::Fate::{Lost, Needless, Refused, Taken};
 use variables::VARIABLES;
 
-use super::serve::{Serve, duration, variable};
+use super::serve::{Serve, duration, variable, variables_set};
 
 /// What the variables ask for.
 #[derive(Debug, PartialEq)]
 struct Asked {
     config: PathBuf,
+    names: Names,
     grpc_listen: String,
     http_listen: String,
     also_http: Vec<String>,
@@ -80,9 +86,22 @@ impl Default for Beyond {
     }
 }
 
+#[derive(Debug, Args)]
+pub(super) struct Ratelimit {
+    /// Nothing: the incumbent reads no argument, and some manifests give it one
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    ignored: Vec<OsString>,
+}
+
 /// Serves as the variables say. `serve` holds what only our own variables can say.
-pub(super) fn run(serve: Serve) -> anyhow::Result<ExitCode> {
-    let asked = Asked::read(variable)?;
+pub(super) fn run(arguments: &Ratelimit, serve: Serve) -> anyhow::Result<ExitCode> {
+    let mut asked = Asked::read(variable)?;
+    if !arguments.ignored.is_empty() {
+        // They are not shown: one may be a password.
+        let warning = "the arguments are ignored, as by envoyproxy/ratelimit: it is set by its variables";
+        asked.warnings.push(warning.into());
+    }
+    asked.warnings.extend(unread(variables_set()));
     anyhow::ensure!(
         asked.store.is_some() || serve.has_store(),
         "REDIS_URL is not set, so there is no place for budgets; COTA_STORE=memory keeps them in this process"
@@ -99,10 +118,12 @@ impl Asked {
         };
         let or = |name: &str, default: &str| variable(name).unwrap_or_else(|| default.into());
         let flag = |name: &str| match variable(name).map(|value| value.to_ascii_lowercase()).as_deref() {
-            None | Some("0" | "f" | "false") => Ok(false),
-            Some("1" | "t" | "true") => Ok(true),
+            None => Ok(None),
+            Some("0" | "f" | "false") => Ok(Some(false)),
+            Some("1" | "t" | "true") => Ok(Some(true)),
             Some(_) => Err(anyhow::anyhow!("{name}: expected true or false")),
         };
+        let is_on = |name: &str| flag(name).map(|on| on.unwrap_or(false));
         let (mut warnings, mut refused, mut needless) = (Vec::new(), Vec::new(), Vec::new());
         for &(name, fate) in VARIABLES {
             let Some(value) = variable(name).map(|value| value.to_ascii_lowercase()) else {
@@ -126,16 +147,20 @@ impl Asked {
             }
         };
         let mut also_http = vec![address("DEBUG_HOST", "DEBUG_PORT", "6070")];
-        if flag("USE_PROMETHEUS")? {
+        if is_on("USE_PROMETHEUS")? {
             let address = or("PROMETHEUS_ADDR", ":9090");
             also_http.push(match address.starts_with(':') {
                 true => format!("0.0.0.0{address}"),
                 false => address,
             });
         }
-        let age = duration(&or("GRPC_MAX_CONNECTION_AGE", "24h"));
+        let age = match &*or("GRPC_MAX_CONNECTION_AGE", "24h") {
+            // The only number that the incumbent takes without a unit.
+            "0" => Ok(Duration::ZERO),
+            age => duration(age),
+        };
         let path = |name: &str| variable(name).map(PathBuf::from);
-        let tls = match flag("GRPC_SERVER_USE_TLS")? {
+        let tls = match is_on("GRPC_SERVER_USE_TLS")? {
             false => None,
             true => {
                 let needed = |name: &str| {
@@ -167,18 +192,32 @@ impl Asked {
         for (name, header) in &headers {
             anyhow::ensure!(is_token(header), "{name}: not the name of a header");
         }
-        let headers = flag("LIMIT_RESPONSE_HEADERS_ENABLED")?.then(|| headers.map(|(_, header)| header));
+        let headers = is_on("LIMIT_RESPONSE_HEADERS_ENABLED")?.then(|| headers.map(|(_, header)| header));
         let store = store(
             variable("REDIS_URL"),
             &or("REDIS_TYPE", "single").to_ascii_lowercase(),
             variable("REDIS_AUTH"),
-            flag("REDIS_TLS")?,
+            is_on("REDIS_TLS")?,
         )?;
         let mut config = PathBuf::from(or("RUNTIME_ROOT", "/srv/runtime_data/current"));
-        config.extend(variable("RUNTIME_SUBDIRECTORY"));
-        config.push(or("RUNTIME_APPDIRECTORY", "config"));
+        let below = variable("RUNTIME_SUBDIRECTORY");
+        let application = or("RUNTIME_APPDIRECTORY", "config");
+        let watches_root = flag("RUNTIME_WATCH_ROOT")?.unwrap_or(true);
+        if watches_root && below.is_none() {
+            let warning = "RUNTIME_SUBDIRECTORY: without it and with RUNTIME_WATCH_ROOT, envoyproxy/ratelimit \
+                           reads no policy; here they are read below RUNTIME_ROOT";
+            warnings.push(warning.into());
+        }
+        config.extend(below);
+        let names = if watches_root {
+            Names::Beginning(format!("{application}.").into())
+        } else {
+            config.push(application);
+            Names::All
+        };
         Ok(Self {
             config,
+            names,
             grpc_listen: address("GRPC_HOST", "GRPC_PORT", "8081"),
             http_listen: address("HOST", "PORT", "8080"),
             also_http,
@@ -191,14 +230,14 @@ impl Asked {
                 "REDIS_TLS_CLIENT_KEY",
             ]
             .map(path),
-            shadow: flag("SHADOW_MODE")?,
+            shadow: is_on("SHADOW_MODE")?,
             headers,
             log_level: level(&or("LOG_LEVEL", "warn").to_ascii_lowercase())?,
             log_format: (or("LOG_FORMAT", "text").to_ascii_lowercase())
                 .parse()
                 .map_err(|why| anyhow::anyhow!("LOG_FORMAT: {why}"))?,
             traces: match (
-                flag("TRACING_ENABLED")?,
+                is_on("TRACING_ENABLED")?,
                 &*or("TRACING_EXPORTER_PROTOCOL", "http"),
             ) {
                 (false, _) => Tracing::Off,
@@ -239,7 +278,7 @@ impl Asked {
         }
         let named = |names: [String; 3]| names.map(|name| &*Box::leak(name.into_boxed_str()));
         let beyond = Beyond {
-            names: Names::All,
+            names: self.names,
             unsaid: Response {
                 headers: self
                     .headers

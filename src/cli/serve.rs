@@ -225,6 +225,12 @@ pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// All of them that are text.
+pub(super) fn variables_set() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
 /// How many replicas; none: they are counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Count(Option<u32>);

@@ -6,7 +6,6 @@
 //! it gave before: a file its domains, a domain its rules.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,11 @@ use super::{Loaded, Source, load_with};
 use crate::clock::Clock;
 use crate::engine::policy::Policy;
 use crate::engine::response::Response;
+
+mod files;
+
+pub use files::Names;
+use files::read;
 
 /// How often contents are compared when no notification came.
 const POLL: Duration = Duration::from_secs(2);
@@ -55,16 +59,6 @@ pub struct Reloader {
     on_reload: OnReload,
     unsaid: Response,
     names: Names,
-}
-
-/// Which files of a directory are policy files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Names {
-    /// `*.yaml` and `*.yml`.
-    #[default]
-    Yaml,
-    /// All, whatever they are called.
-    All,
 }
 
 /// The domains that each file holds: by name, whether they are good or not.
@@ -152,7 +146,7 @@ impl Reloader {
     /// # Errors
     /// When a path cannot be read, or no file names a domain or has a fault.
     pub fn start(&mut self) -> Result<Outcome, ReadError> {
-        let files = read(&self.paths, self.names);
+        let files = read(&self.paths, &self.names);
         if let Some(error) = files.texts.iter().find_map(Text::error) {
             return Err(error);
         }
@@ -215,8 +209,8 @@ impl Reloader {
     }
 
     async fn read_again(&self) -> Option<Files> {
-        let (paths, names) = (self.paths.clone(), self.names);
-        tokio::task::spawn_blocking(move || read(&paths, names))
+        let (paths, names) = (self.paths.clone(), self.names.clone());
+        tokio::task::spawn_blocking(move || read(&paths, &names))
             .await
             .ok()
     }
@@ -396,75 +390,11 @@ fn log(outcome: Outcome, next: &Policy, before: &Policy, faults: &[Fault], notes
 /// # Errors
 /// When a path or a file cannot be read.
 pub fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, ReadError> {
-    let texts = read(paths, Names::Yaml).texts;
+    let texts = read(paths, &Names::Yaml).texts;
     match texts.iter().find_map(Text::error) {
         Some(error) => Err(error),
         None => Ok(texts.iter().filter_map(Text::source).collect()),
     }
-}
-
-/// Every policy file under the paths. What cannot be read is part of the answer.
-fn read(paths: &[PathBuf], names: Names) -> Files {
-    let mut files = Files::default();
-    for path in paths {
-        match std::fs::metadata(path) {
-            Ok(meta) if meta.is_dir() => list(path, names, &mut Vec::new(), &mut files),
-            Ok(_) => files.add(path, text(path)),
-            Err(error) => files.add(path, Err(error.to_string())),
-        }
-    }
-    files
-}
-
-/// Adds the policy files of a directory, deeper ones included, in order of name. `above` are the
-/// directories that contain it.
-fn list(directory: &Path, names: Names, above: &mut Vec<PathBuf>, files: &mut Files) {
-    let entries = std::fs::read_dir(directory).and_then(|entries| {
-        let paths: io::Result<Vec<PathBuf>> = entries.map(|entry| Ok(entry?.path())).collect();
-        Ok((paths?, directory.canonicalize()?))
-    });
-    let (mut entries, real) = match entries {
-        Ok(found) => found,
-        Err(error) => return files.add(directory, Err(error.to_string())),
-    };
-    if above.contains(&real) {
-        files
-            .skipped
-            .push((directory.into(), "it links to a directory above it"));
-        return;
-    }
-    above.push(real);
-    entries.sort();
-    for entry in entries {
-        // Dot entries are editors' and, in a ConfigMap, where the links point to.
-        let hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
-        if entry.file_name().is_none_or(hidden) {
-            continue;
-        }
-        let is_policy =
-            names == Names::All || entry.extension().is_some_and(|ext| ext == "yaml" || ext == "yml");
-        match std::fs::metadata(&entry) {
-            Ok(meta) if meta.is_dir() => list(&entry, names, above, files),
-            _ if !is_policy => files.skipped.push((entry, "it is not called *.yaml or *.yml")),
-            // Reading a pipe would wait for whoever writes into it.
-            Ok(meta) if !meta.is_file() => files.skipped.push((entry, "it is no file")),
-            Ok(_) => files.add(&entry, text(&entry)),
-            // A dangling link is a fault; what has gone since it was listed is not.
-            Err(_) if entry.symlink_metadata().is_err_and(is_gone) => {}
-            Err(error) => files.add(&entry, Err(error.to_string())),
-        }
-    }
-    above.pop();
-}
-
-fn text(path: &Path) -> Result<String, String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-    String::from_utf8(bytes).map_err(|error| format!("not UTF-8: {}", error.utf8_error()))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the form `is_err_and` asks for")]
-fn is_gone(error: io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
 }
 
 // === impl Files ===

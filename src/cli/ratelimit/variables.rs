@@ -57,7 +57,7 @@ pub(super) const VARIABLES: &[(&str, Fate)] = &[
             "files whose name begins with a dot are never read",
         ),
     ),
-    ("RUNTIME_WATCH_ROOT", Needless),
+    ("RUNTIME_WATCH_ROOT", Taken),
     (
         "USE_STATSD",
         Lost(OFF, "there is no statsd: /metrics is for Prometheus"),
