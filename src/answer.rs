@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use smallvec::SmallVec;
 
 use crate::engine::budget::Outcome;
@@ -24,6 +25,9 @@ const MAX_SPREAD: Micros = Micros::from_secs(1_500);
 
 /// The largest integer that a structured field can hold (RFC 9651).
 const MAX_FIELD_INTEGER: u64 = 999_999_999_999_999;
+
+/// What a name must not hold that stands between quotes and cannot be escaped there.
+const UNQUOTABLE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'\\');
 
 /// What Envoy is told.
 #[derive(Debug, Default, PartialEq)]
@@ -203,19 +207,7 @@ fn current_limit<'a>(charge: &'a Charge<'_>) -> CurrentLimit<'a> {
 
 /// A name that needs no quoting: Envoy writes it between quotes into headers of its own as it is.
 fn plain(name: &str) -> Cow<'_, str> {
-    let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
-    if name.bytes().all(fits) {
-        return Cow::Borrowed(name);
-    }
-    let mut out = String::with_capacity(name.len() + 8);
-    for byte in name.bytes() {
-        if fits(byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    Cow::Owned(out)
+    utf8_percent_encode(name, UNQUOTABLE).into()
 }
 
 fn saturate(n: u64) -> u32 {
@@ -349,17 +341,11 @@ fn write_window(out: &mut String, charge: &Charge<'_>) {
 /// A structured-field string (RFC 9651): printable ASCII, everything else percent-encoded.
 fn write_quoted(out: &mut String, text: &str) {
     out.push('"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => {
-                out.push('\\');
-                out.push(char::from(byte));
-            }
-            b' '..=b'~' => out.push(char::from(byte)),
-            _ => {
-                let _ = write!(out, "%{byte:02X}");
-            }
+    for c in utf8_percent_encode(text, CONTROLS).flat_map(str::chars) {
+        if matches!(c, '"' | '\\') {
+            out.push('\\');
         }
+        out.push(c);
     }
     out.push('"');
 }

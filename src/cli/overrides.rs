@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Span, SpanRelativeTo};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::service::Service;
 use crate::clock::{Clock as _, SystemClock};
@@ -169,7 +170,7 @@ impl Revoke {
             author: Some(self.author),
             reason: self.reason,
         };
-        let path = format!("/overrides/{}", in_path(&self.id));
+        let path = path_of(&self.id);
         let _: serde_json::Value = self.service.call("DELETE", &path, &to_json(&by))?;
         println!("{} is revoked", escape(&self.id));
         Ok(())
@@ -290,16 +291,9 @@ fn span(text: &str) -> Result<Micros, String> {
     }
 }
 
-/// A text as one part of a path.
-fn in_path(text: &str) -> String {
-    let mut part = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => part.push(char::from(byte)),
-            _ => part.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    part
+/// Where an override is, whatever it is called.
+fn path_of(id: &str) -> String {
+    format!("/overrides/{}", utf8_percent_encode(id, NON_ALPHANUMERIC))
 }
 
 /// The overrides of a running service, for `explain`.
@@ -332,7 +326,7 @@ mod tests {
 
     #[test]
     fn an_id_is_one_part_of_a_path() {
-        assert_eq!(in_path("api#1"), "api%231");
-        assert_eq!(in_path("../x?y"), "%2E%2E%2Fx%3Fy");
+        assert_eq!(path_of("api#1"), "/overrides/api%231");
+        assert_eq!(path_of("../x?y"), "/overrides/%2E%2E%2Fx%3Fy");
     }
 }

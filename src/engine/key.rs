@@ -4,13 +4,24 @@
 //! *partition* is the caller: all its budgets are decided under one lock, or in one slot.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 use std::hash::Hasher as _;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
 use super::limit::{Algorithm, Period};
+
+/// All that could be mistaken for structure, somewhere.
+const ODD: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'+')
+    .remove(b'*');
 
 /// The values of the entries that led to a limit, in order; a shared pattern stands for its values.
 pub type Values<'a> = SmallVec<[Cow<'a, str>; 4]>;
@@ -228,21 +239,7 @@ fn write_entries<'a>(out: &mut String, entries: impl Iterator<Item = (&'a str, &
 
 /// Appends `text` with everything but letters, digits and `-._/:@+*` percent-encoded.
 pub fn escape(out: &mut String, text: &str) {
-    // Most texts are ordinary throughout, and copied in one go.
-    let mut rest = text;
-    while let Some(at) = rest.bytes().position(|byte| !ordinary(byte)) {
-        out.push_str(&rest[..at]);
-        let odd = rest[at..].chars().next().map_or(1, char::len_utf8);
-        for byte in &rest.as_bytes()[at..at + odd] {
-            let _ = write!(out, "%{byte:02X}");
-        }
-        rest = &rest[at + odd..];
-    }
-    out.push_str(rest);
-}
-
-fn ordinary(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._/:@+*".contains(&byte)
+    out.extend(utf8_percent_encode(text, ODD));
 }
 
 #[cfg(test)]
@@ -278,6 +275,23 @@ mod tests {
             ),
             "{api|tenant=acme}|tenant=acme,route=/v1/search|search/token_bucket/minute"
         );
+    }
+
+    #[test]
+    fn every_other_character_is_escaped() {
+        for byte in 0..=0x7F_u8 {
+            let mut out = String::new();
+            escape(&mut out, &char::from(byte).to_string());
+            let ordinary = byte.is_ascii_alphanumeric() || b"-._/:@+*".contains(&byte);
+            let wanted = match ordinary {
+                true => char::from(byte).to_string(),
+                false => format!("%{byte:02X}"),
+            };
+            assert_eq!(out, wanted);
+        }
+        let mut out = String::from("x");
+        escape(&mut out, "a\u{e9}~b");
+        assert_eq!(out, "xa%C3%A9%7Eb");
     }
 
     #[test]
