@@ -5,20 +5,19 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
 use cota::config::{Source, load};
 use cota::engine::time::Timestamp;
-use tempfile::TempDir;
 
 #[path = "support/cota.rs"]
 #[allow(dead_code, reason = "every test crate uses its part")]
 mod cota_process;
 
-use cota_process::{Cota, Got, command, eventually, request};
+use cota_process::{Cota, Got, command, eventually, policy_file, request};
 
 const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
@@ -74,13 +73,6 @@ descriptors:
     rate_limit: {unit: fortnight, requests_per_unit: 10}
 ";
 
-fn file(text: &str) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("api.yaml");
-    fs::write(&path, text).unwrap();
-    (folder, path)
-}
-
 fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output {
         status,
@@ -115,7 +107,7 @@ fn assert_one_line(output: (Option<i32>, String, String), parts: &[&str]) {
 
 #[test]
 fn a_port_that_is_taken_is_one_line() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (flag, other, what) in [
@@ -134,7 +126,7 @@ fn a_port_that_is_taken_is_one_line() {
 
 #[test]
 fn a_path_that_cannot_be_read_is_one_line() {
-    let (folder, path) = file("");
+    let (folder, path) = policy_file("");
     fs::write(&path, b"domain: \xff").unwrap();
     let gone = folder.path().join("gone").display().to_string();
     let garbled = path.display().to_string();
@@ -248,7 +240,7 @@ fn every_flag_of_serve_has_its_variable() {
 
 #[test]
 fn settings_are_read_from_the_environment() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     let mut command = command(&["serve"]);
     command
         .env("COTA_CONFIG", &policy)
@@ -276,7 +268,7 @@ fn settings_are_read_from_the_environment() {
 
 #[test]
 fn shadow_is_on_or_off_in_any_usual_word() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     for (word, shadow) in [("true", true), ("0", false), ("false", false)] {
         let mut command = command(&["serve", "--drain", "0s", "--config"]);
         let cota = Cota::start(command.arg(&policy).env("COTA_SHADOW", word));
@@ -288,7 +280,7 @@ fn shadow_is_on_or_off_in_any_usual_word() {
 
 #[test]
 fn the_addresses_are_told_on_one_line() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     let cota = Cota::serve(&policy);
     let wanted = format!("listening grpc={} http={}", cota.grpc, cota.http);
     let log = cota.log();
@@ -298,7 +290,7 @@ fn the_addresses_are_told_on_one_line() {
 
 #[test]
 fn json_log_lines_are_json() {
-    let (_folder, policy) = file(BROKEN);
+    let (_folder, policy) = policy_file(BROKEN);
     let mut cota =
         Cota::start(command(&["serve", "--log-format", "json", "--drain", "0s", "--config"]).arg(&policy));
     cota.signal("TERM");
@@ -348,7 +340,7 @@ fn check_ends_as_the_file_is() {
             ],
         ),
     ] {
-        let (_folder, policy) = file(text);
+        let (_folder, policy) = policy_file(text);
         let (got, stdout, stderr) = run(command(&["check"]).arg(&policy).args(flag));
         assert_eq!((got, &*stderr), (Some(code), ""), "{stdout}");
         for part in parts {
@@ -359,7 +351,7 @@ fn check_ends_as_the_file_is() {
 
 #[test]
 fn check_takes_several_paths() {
-    let (folder, first) = file(POLICY);
+    let (folder, first) = policy_file(POLICY);
     let second = folder.path().join("second.yaml");
     fs::write(&second, "domain: second\ndescriptors: []\nfaulty: 1\n").unwrap();
     let (code, stdout, _) = run(command(&["check"]).args([&first, &second]));
@@ -458,7 +450,7 @@ fn blocks_are_found_in_a_page() {
 
 #[test]
 fn explain_tells_limits_and_why() {
-    let (_folder, policy) = file(POLICY);
+    let (_folder, policy) = policy_file(POLICY);
     let cases: [(&[&str], &[&str]); 14] = [
         (
             &["tenant=acme", "tenant=acme,route=export"],
@@ -539,7 +531,7 @@ fn explain_tells_limits_and_why() {
 
 #[test]
 fn explain_tells_what_may_be_taken_ahead() {
-    let (_folder, policy) = file(
+    let (_folder, policy) = policy_file(
         "
 domain: api
 defaults: {algorithm: token_bucket, max_overshoot: 5%}
@@ -560,7 +552,7 @@ descriptors: [{key: tenant, rate_limit: {name: tenant, unit: minute, requests_pe
 
 #[test]
 fn explain_says_what_it_cannot_explain() {
-    let (_folder, policy) = file(POLICY);
+    let (_folder, policy) = policy_file(POLICY);
     let policy = policy.display().to_string();
     assert_one_line(
         cota(&["explain", &policy, "--domain", "apo", "a=b"]),
@@ -570,7 +562,7 @@ fn explain_says_what_it_cannot_explain() {
         cota(&["explain", &policy, "--domain", "api", "tenant"]),
         &["`tenant` is not KEY=VALUE"],
     );
-    let (_folder, broken) = file(BROKEN);
+    let (_folder, broken) = policy_file(BROKEN);
     let (code, stdout, stderr) = run(command(&["explain", "--domain", "api"])
         .arg(&broken)
         .arg("tenant=a"));
@@ -583,7 +575,7 @@ fn explain_says_what_it_cannot_explain() {
 
 #[test]
 fn the_first_signal_drains_and_the_second_ends_at_once() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     for signals in [["TERM", "INT"], ["INT", "TERM"]] {
         let mut cota = Cota::start(command(&["serve", "--drain", "1h", "--config"]).arg(&policy));
         assert_eq!(cota.get("/readyz"), (200, "ok\n".to_owned()));
@@ -620,7 +612,7 @@ fn the_first_signal_drains_and_the_second_ends_at_once() {
 #[test]
 fn a_held_call_is_answered_before_the_end() {
     // The second request is held for two seconds; `mark` shows that it has arrived.
-    let (_folder, policy) = file("
+    let (_folder, policy) = policy_file("
 domain: api
 descriptors:
   - key: slow
@@ -651,7 +643,7 @@ descriptors:
 
 #[test]
 fn open_connections_do_not_hold_up_the_end() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     let mut cota = Cota::serve(&policy);
     // An HTTP/2 connection between calls, an HTTP one between requests, and one that has sent nothing.
     cota.ask("api", "tenant", "acme").unwrap();
@@ -669,7 +661,7 @@ fn open_connections_do_not_hold_up_the_end() {
 
 #[test]
 fn a_client_is_told_to_go_away() {
-    let (_folder, policy) = file(ONE_A_YEAR);
+    let (_folder, policy) = policy_file(ONE_A_YEAR);
     let cota = Cota::serve(&policy);
     let mut stream = TcpStream::connect(cota.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

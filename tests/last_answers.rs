@@ -10,7 +10,7 @@ use std::time::Duration;
 #[allow(dead_code, reason = "every test crate uses its part")]
 mod cota_process;
 
-use cota_process::{Cota, command, eventually};
+use cota_process::{Cota, eventually, policy_file};
 
 const POLICY: &str = "
 domain: api
@@ -19,10 +19,8 @@ descriptors: [{key: tenant, rate_limit: {unit: day, requests_per_unit: 3}}]
 
 #[test]
 fn an_http_call_under_way_is_answered_before_the_end() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("api.yaml"), POLICY).unwrap();
-    let mut command = command(&["serve", "--drain", "0s", "--config"]);
-    let mut cota = Cota::start(command.arg(folder.path()));
+    let (_folder, policy) = policy_file(POLICY);
+    let mut cota = Cota::serve(&policy);
     let body = r#"{"domain": "api", "descriptors": [{"entries": [{"key": "tenant", "value": "acme"}]}]}"#;
     let head = format!(
         "POST /json HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",

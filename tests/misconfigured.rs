@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use std::fs;
-
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -11,7 +9,7 @@ use tonic::Code;
 #[allow(dead_code, reason = "every test crate uses its part")]
 mod cota_process;
 
-use cota_process::{Cota, eventually, request};
+use cota_process::{Cota, eventually, policy_file, request};
 
 const POLICY: &str = "
 domain: api
@@ -21,9 +19,7 @@ descriptors:
 ";
 
 fn start() -> (TempDir, Cota) {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("api.yaml");
-    fs::write(&file, POLICY).unwrap();
+    let (folder, file) = policy_file(POLICY);
     let cota = Cota::serve(&file);
     (folder, cota)
 }

@@ -59,7 +59,11 @@ impl World {
 
     /// One more replica.
     fn add(&mut self) {
-        let url = self.redis.url();
+        self.add_at(&self.redis.url());
+    }
+
+    /// The same, with another way to the store.
+    fn add_at(&mut self, url: &str) {
         let config = self.folder.path().join("api.yaml");
         let mut cota = command(&[
             "serve",
@@ -68,7 +72,7 @@ impl World {
             "--store-timeout",
             "200ms",
             "--store",
-            &url,
+            url,
         ]);
         cota.arg("--config").arg(config);
         cota.arg("--admin-token-file").arg(self.token());
@@ -421,20 +425,7 @@ fn a_user_with_few_rights_may_do_all_of_it() {
     world
         .redis
         .ask(&rights.split_ascii_whitespace().collect::<Vec<_>>());
-    let config = world.folder.path().join("api.yaml");
-    let url = format!("redis://cota:secret@{}", world.redis.address());
-    let mut cota = command(&[
-        "serve",
-        "--drain",
-        "0s",
-        "--store-timeout",
-        "200ms",
-        "--store",
-        &url,
-    ]);
-    cota.arg("--config").arg(config);
-    cota.arg("--admin-token-file").arg(world.token());
-    world.replicas.push(Cota::start(&mut cota));
+    world.add_at(&format!("redis://cota:secret@{}", world.redis.address()));
     let id = world.tenfold(2, "acme", "ana");
     assert!(matches!(world.spend(2, "acme"), Got::Allowed { limit: 30, .. }));
     world.ran(2, &["override", "revoke", &id, "--author", "ana"]);

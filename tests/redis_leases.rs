@@ -11,7 +11,7 @@ use cota::engine::lease::{Ask, HELD_FOR};
 use cota::engine::limit::{Limit, Unit};
 use cota::engine::policy::Domain;
 use cota::engine::reset;
-use cota::engine::resolve::resolve;
+use cota::engine::resolve::{Resolved, resolve};
 use cota::engine::time::Micros;
 use cota::store::Store as _;
 use cota::store::leased::{Leased, watch};
@@ -62,6 +62,12 @@ fn of_tenants(limit: Limit) -> Arc<Domain> {
     Arc::new(domain([(&[("tenant", None)], vec![limit])]))
 }
 
+/// A request of that cost, as it meets the domain.
+fn asked(domain: &Domain, cost: u64) -> Resolved<'_> {
+    let request = costing(request(&[&[("tenant", "acme")]]), cost);
+    resolve(Some(domain), &request, false, SystemClock.now())
+}
+
 fn ask(units: u64, least: u64, spent: &[u64]) -> Ask {
     Ask {
         units,
@@ -76,12 +82,7 @@ async fn the_escrow_holds_no_more_than_its_bound_and_forgets_in_two_seconds() {
     let server = Server::start(&[]);
     let redis = redis(&server.url()).await;
     let domain = of_tenants(bucket("tenant", 1_000, 1_000, Unit::Year));
-    let resolved = resolve(
-        Some(&domain),
-        &request(&[&[("tenant", "acme")]]),
-        false,
-        SystemClock.now(),
-    );
+    let resolved = asked(&domain, 1);
     let budget = resolved.key(&resolved.charges[0]);
     let reserve = async |id, ask: Ask| redis.reserve(&budget, id, &ask).await.unwrap();
 
@@ -116,12 +117,7 @@ async fn a_reset_takes_the_escrow_with_it() {
     let server = Server::start(&[]);
     let redis = redis(&server.url()).await;
     let domain = of_tenants(bucket("tenant", 1_000, 1_000, Unit::Year));
-    let resolved = resolve(
-        Some(&domain),
-        &request(&[&[("tenant", "acme")]]),
-        false,
-        SystemClock.now(),
-    );
+    let resolved = asked(&domain, 1);
     let budget = resolved.key(&resolved.charges[0]);
     assert_eq!(redis.reserve(&budget, 1, &ask(100, 1, &[])).await.unwrap(), 100);
     let targets = reset::targets(&domain, &[("tenant", "acme")], None).unwrap();
@@ -139,12 +135,7 @@ async fn the_escrows_of_two_budgets_of_a_caller_are_two() {
         bucket("two", 1_000, 1_000, Unit::Year),
     ];
     let domain = domain([(&[("tenant", None)], limits)]);
-    let resolved = resolve(
-        Some(&domain),
-        &request(&[&[("tenant", "acme")]]),
-        false,
-        SystemClock.now(),
-    );
+    let resolved = asked(&domain, 1);
     for charge in &resolved.charges {
         let budget = resolved.key(charge);
         assert_eq!(redis.reserve(&budget, 1, &ask(100, 1, &[])).await.unwrap(), 100);
@@ -177,8 +168,7 @@ async fn flood(replicas: &[Arc<Leases>; 2], domain: &Arc<Domain>, requests: u64)
 }
 
 async fn put(leases: &Leases, domain: &Domain, cost: u64) -> bool {
-    let request = costing(request(&[&[("tenant", "acme")]]), cost);
-    let mut resolved = resolve(Some(domain), &request, false, SystemClock.now());
+    let mut resolved = asked(domain, cost);
     let decision = leases.decide(&mut resolved, Micros::ZERO).await.unwrap();
     assert!(!decision.degraded, "the store gave no answer");
     !decision.refused

@@ -23,7 +23,7 @@ use tokio_rustls::rustls::version::{TLS12, TLS13};
 mod cota_process;
 mod support;
 
-use cota_process::{Cota, command, eventually, request};
+use cota_process::{Cota, command, eventually, policy_file, request};
 use support::caller::{Caller, call};
 use support::certificates::Authority;
 
@@ -66,9 +66,7 @@ impl Secured {
     }
 
     fn with(ours: Authority, cert: &Path, key: &Path, arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let policy = folder.path().join("api.yaml");
-        fs::write(&policy, POLICY).unwrap();
+        let (folder, policy) = policy_file(POLICY);
         let mut serve = command(&["serve", "--drain", "0s", "--config"]);
         serve
             .arg(&policy)
@@ -291,9 +289,7 @@ fn http1_over_tls_is_told_of() {
 
 #[test]
 fn http1_and_tls_on_a_plain_port_are_ended_at_once_and_told_of() {
-    let folder = tempfile::tempdir().unwrap();
-    let policy = folder.path().join("api.yaml");
-    fs::write(&policy, POLICY).unwrap();
+    let (_folder, policy) = policy_file(POLICY);
     let cota = Cota::serve(&policy);
     let hello = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
     for (sent, text, remedy) in [
@@ -543,9 +539,7 @@ async fn what_cannot_be_used_is_told_of_once_and_changes_nothing() {
 #[test]
 fn a_start_with_certificates_that_cannot_be_used_fails_with_one_line() {
     let ours = Authority::new();
-    let folder = tempfile::tempdir().unwrap();
-    let policy = folder.path().join("api.yaml");
-    fs::write(&policy, POLICY).unwrap();
+    let (_folder, policy) = policy_file(POLICY);
     let (cert, key) = ours.issue("server", "localhost");
     let (_, other) = ours.issue("other", "localhost");
     let text = |path: &Path| path.display().to_string();

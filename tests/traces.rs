@@ -22,7 +22,7 @@ mod cota_process;
 mod support;
 
 use collector::{Collector, Kind};
-use cota_process::{Cota, command, eventually, request};
+use cota_process::{Cota, command, eventually, policy_file, request};
 use support::redis::Server;
 
 const POLICY: &str = "
@@ -239,9 +239,7 @@ fn a_complaint_names_the_request_if_envoy_does() {
 
 /// A `cota` with these arguments, and no other `OTEL_*` variables than these.
 fn serve(arguments: &[&str], variables: &[(&str, &str)]) -> (TempDir, Cota) {
-    let folder = tempfile::tempdir().unwrap();
-    let policy = folder.path().join("api.yaml");
-    fs::write(&policy, POLICY).unwrap();
+    let (folder, policy) = policy_file(POLICY);
     let mut command = command(&["serve", "--drain", "0s", "--config"]);
     command.arg(&policy).args(arguments);
     for (name, _) in std::env::vars_os() {

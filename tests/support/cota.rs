@@ -60,6 +60,14 @@ pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> 
     panic!("never: {what}")
 }
 
+/// A policy file that says this, and the folder that it is alone in.
+pub(crate) fn policy_file(text: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("api.yaml");
+    fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
 /// The binary with these arguments, its own environment empty of settings.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cota"));
