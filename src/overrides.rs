@@ -142,7 +142,18 @@ impl Overrides {
     /// When the store gave no answer.
     pub async fn audit(&self) -> Result<Vec<AuditLine>, Refusal> {
         let log = self.ledger.log().await.map_err(|error| unavailable(&error, ""))?;
-        Ok(log.into_iter().map(AuditLine::new).collect())
+        let (lines, errors): (Vec<_>, Vec<_>) = log.into_iter().map(AuditLine::read).unzip();
+        // Once for all of them: who may read the record may do so again and again.
+        let mut errors = errors.into_iter().flatten();
+        if let Some(error) = errors.next() {
+            let error = error.to_string();
+            tracing::warn!(
+                lines = errors.count() + 1,
+                error,
+                "lines of the record cannot be read"
+            );
+        }
+        Ok(lines)
     }
 
     /// Sets an override, in place of one with the same target. It is in force here when this returns.

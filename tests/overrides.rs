@@ -417,6 +417,38 @@ fn explain_knows_the_overrides_of_a_running_service() {
 }
 
 #[test]
+fn lines_of_the_record_that_cannot_be_read_are_told_of_once_a_call_and_escaped() {
+    let world = World::start(&[]);
+    let odd = "{\"a\\n\\u001b[31mforged\":1}";
+    for (event, id) in [("reset", ""), ("set", "r1"), ("set", "r2")] {
+        let line = ["event", event, "id", id, "replaced", "", "body", odd];
+        world
+            .redis
+            .ask(&[&["XADD", "c:{overrides}:audit", "*"][..], &line].concat());
+    }
+    let cota = &world.replicas[0];
+    let warnings = |text: &str| {
+        let log = cota.log();
+        let lines = log.lines().filter(|l| l.contains("WARN") && l.contains(text));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("the reset is told of", || {
+        (!warnings("a reset on the record cannot be read").is_empty()).then_some(())
+    });
+    assert_eq!(world.told(0).len(), 3);
+    let told = warnings("of the record cannot be read");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("lines=3"), "{told:?}");
+    let log = cota.log();
+    assert!(!log.contains('\u{1b}'), "{log}");
+    assert!(
+        !log.lines()
+            .any(|line| line.contains("forged") && !line.contains("WARN")),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_user_with_few_rights_may_do_all_of_it() {
     let mut world = World::start(&[]);
     let rights = "ACL SETUSER cota on >secret ~c:* -@all +eval +evalsha +time +hmget +hget +hset +hdel +hlen \

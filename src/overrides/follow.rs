@@ -140,7 +140,11 @@ impl Overrides {
         let reset = match serde_json::from_str::<ResetSpec>(body) {
             Ok(reset) => reset,
             Err(error) => {
-                tracing::warn!(%error, "a reset on the record cannot be read: it was not done here");
+                let error = error.to_string();
+                tracing::warn!(
+                    error,
+                    "a reset on the record cannot be read: it was not done here"
+                );
                 return;
             }
         };

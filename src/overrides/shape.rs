@@ -195,19 +195,21 @@ impl Listed {
 // === impl AuditLine ===
 
 impl AuditLine {
-    pub(super) fn new(note: Note) -> Self {
+    /// The line, with what can be read of it, and why that is not all.
+    pub(super) fn read(note: Note) -> (Self, Option<serde_json::Error>) {
         let some = |text: String| (!text.is_empty()).then_some(text);
-        let spec = serde_json::from_str(&note.body).unwrap_or_else(|error| {
-            tracing::warn!(event = ?note.event, id = ?note.id, %error, "a line of the record cannot be read");
-            Spec::default()
-        });
-        Self {
+        let (spec, error) = match serde_json::from_str(&note.body) {
+            Ok(spec) => (spec, None),
+            Err(error) => (Spec::default(), Some(error)),
+        };
+        let line = Self {
             at: moment(note.line),
             event: note.event,
             id: some(note.id),
             replaced: some(note.replaced),
             spec,
-        }
+        };
+        (line, error)
     }
 }
 
