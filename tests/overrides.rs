@@ -417,6 +417,40 @@ fn explain_knows_the_overrides_of_a_running_service() {
 }
 
 #[test]
+fn a_token_file_that_is_bad_is_told_of_once_and_the_last_token_counts() {
+    let world = World::start(&[]);
+    let cota = &world.replicas[0];
+    let kept = world.folder.path().join("kept");
+    fs::copy(world.token(), &kept).unwrap();
+    let listed = || {
+        let mut list = command(&["override", "list", "--url", &format!("http://{}", cota.http)]);
+        let output = list.arg("--token-file").arg(&kept).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let told = |text: &str| cota.log().matches(text).count();
+    for (times, cause) in [(1, "there is no admin token in"), (2, "cause=\"No such file")] {
+        match times {
+            1 => fs::write(world.token(), "\n").unwrap(),
+            _ => fs::remove_file(world.token()).unwrap(),
+        }
+        // Whoever gives no token does not make it look.
+        for _ in 0..3 {
+            assert_eq!(cota.get("/overrides").0, 401);
+        }
+        assert_eq!(told("the last admin token counts"), times - 1);
+        for _ in 0..3 {
+            listed();
+        }
+        assert_eq!(told("the last admin token counts"), times);
+        assert_eq!(told(cause), 1, "{}", cota.log());
+        fs::copy(&kept, world.token()).unwrap();
+        listed();
+        listed();
+        assert_eq!(told("the admin token can be read again"), times);
+    }
+}
+
+#[test]
 fn lines_of_the_record_that_cannot_be_read_are_told_of_once_a_call_and_escaped() {
     let world = World::start(&[]);
     let odd = "{\"a\\n\\u001b[31mforged\":1}";
