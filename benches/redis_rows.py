@@ -63,8 +63,8 @@ ANYWHERE = {"pin": ()}
 PATIENT = ("--store-timeout", "10s")
 
 
-def client(*args) -> str:
-    command = [str(TARGET / "examples/client"), *map(str, args)]
+def client(*args, pin: tuple[str, ...] = ()) -> str:
+    command = [*pin, str(TARGET / "examples/client"), *map(str, args)]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode != 0:
         sys.exit(f"{' '.join(command)} failed: {ran.stderr}")
