@@ -95,8 +95,9 @@ class Stage:
     def run(self, command, environment, binary):
         command = command.replace("/image/", f"{self.inside('/image')}/")
         if binary and command.startswith("cargo build "):
-            # What cargo finds without compiling: a target without its file, a lock file that is behind.
-            subprocess.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1"], cwd=self.inside("."),
+            # What cargo finds without compiling: a target without its file, a lock file that is behind. Only what is
+            # built here was fetched.
+            subprocess.run(["cargo", "tree", "--locked", "--offline", "--quiet"], cwd=self.inside("."),
                            env=environment, check=True, stdout=subprocess.DEVNULL)
             place = self.inside("target/given/cota")
             place.parent.mkdir(parents=True)
