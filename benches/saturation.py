@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""From a tenth of what the service can answer to twice as much: who gets an answer in time, how much memory.
+"""From a tenth of what the service can answer to half as much again: who gets an answer in time, how much memory.
 
 The load is that of an Envoy: it does not wait for answers, and gives a call up, with a reset, after 20 ms. Each
 request has many descriptors, so that the service is full before the load generator on the other core is. What is

@@ -35,6 +35,9 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 /// How long Envoy waits for an answer unless told otherwise.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// How many bytes Envoy takes on a connection unless told otherwise.
+const WINDOW: u32 = 16 << 20;
+
 /// The connections of an Envoy with so many workers.
 const WORKERS: usize = 8;
 
@@ -155,7 +158,10 @@ async fn insist(address: &str, descriptors: usize, rate: u64, seconds: u64) -> R
     let mut senders = Vec::new();
     for _ in 0..WORKERS {
         let mut http2 = h2::client::Builder::new();
-        http2.max_local_error_reset_streams(None);
+        http2
+            .max_local_error_reset_streams(None)
+            .initial_connection_window_size(WINDOW)
+            .initial_window_size(WINDOW);
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = http2.handshake(stream).await?;

@@ -36,6 +36,7 @@ impl Clock for SystemClock {
 
 /// Measures how long something took, on the monotonic clock: the wall clock may step meanwhile.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(PartialEq, PartialOrd))]
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
@@ -43,6 +44,12 @@ impl Stopwatch {
     #[expect(clippy::disallowed_methods, reason = "this is the place")]
     pub fn start() -> Self {
         Self(Instant::now())
+    }
+
+    /// A stopwatch that has run so long.
+    #[cfg(test)]
+    pub fn started(ago: Duration) -> Self {
+        Self(Self::start().0 - ago)
     }
 
     /// How long it has run.

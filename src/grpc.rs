@@ -1,5 +1,7 @@
 //! The gRPC side: what Envoy sends and receives.
 
+mod arrival;
+mod backlog;
 mod call;
 mod complaints;
 mod connection;

@@ -19,6 +19,7 @@ use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 use tonic::transport::server::TcpConnectInfo;
 
+use super::arrival::{Arrival, Noted};
 use super::call::{self, Reply};
 use super::complaints::Complaints;
 use super::rate_limit::RateLimits;
@@ -105,11 +106,13 @@ impl<S: Store, C: Clock> Connections<S, C> {
     ) {
         let (complaints, peer, over_tls) =
             (Arc::clone(&self.complaints), info.remote_addr, self.tls.is_some());
+        let stream = Noted::new(stream);
+        let arrival = stream.arrival();
         let socket = Socket::new(Gathering::new(stream), move |instead| {
             complaints.not_http2(instead, over_tls, peer);
         });
         let (this, age) = (Arc::clone(&self), self.age);
-        let service = service_fn(move |request| this.answer(request, info.clone()));
+        let service = service_fn(move |request| this.answer(request, info.clone(), &arrival));
         let mut connection = pin!(
             http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
@@ -142,11 +145,16 @@ impl<S: Store, C: Clock> Connections<S, C> {
         }
     }
 
-    fn answer(self: &Arc<Self>, mut request: http::Request<Incoming>, info: TcpConnectInfo) -> Answering {
+    fn answer(
+        self: &Arc<Self>,
+        mut request: http::Request<Incoming>,
+        info: TcpConnectInfo,
+        arrival: &Arrival,
+    ) -> Answering {
         if request.uri().path() == call::METHOD {
             let (head, body) = request.into_parts();
             let service = Arc::clone(&self.service);
-            return Box::pin(service.call(head.headers, body, info.remote_addr));
+            return Box::pin(service.call(head.headers, body, info.remote_addr, arrival.watch()));
         }
         request.extensions_mut().insert(info);
         let answer = self.routes.clone().call(request);

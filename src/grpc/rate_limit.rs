@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use tonic::codegen::http::{self, HeaderMap};
 use tonic::{Code, Status};
 
+use super::backlog::Backlog;
 use super::call::{self, Reply};
 use super::complaints::{Complaints, LONGEST, escape};
 use super::decode;
@@ -28,6 +29,7 @@ pub struct RateLimits<S, C> {
     metrics: Arc<Metrics>,
     complaints: Arc<Complaints<C>>,
     traces: Traces,
+    backlog: Arc<Backlog>,
 }
 
 impl<S, C> Clone for RateLimits<S, C> {
@@ -37,6 +39,7 @@ impl<S, C> Clone for RateLimits<S, C> {
             metrics: Arc::clone(&self.metrics),
             complaints: Arc::clone(&self.complaints),
             traces: self.traces.clone(),
+            backlog: Arc::clone(&self.backlog),
         }
     }
 }
@@ -50,6 +53,7 @@ impl<S: Store, C: Clock + Clone> RateLimits<S, C> {
             metrics,
             complaints,
             traces: Traces::default(),
+            backlog: Arc::default(),
         }
     }
 
@@ -90,7 +94,8 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
         headers: Option<&HeaderMap>,
     ) -> Result<A, LimiterError> {
         let span = self.traces.decision(|| headers.map(origin).unwrap_or_default());
-        let deadline = deadline.map(|deadline| deadline.saturating_sub(watch.elapsed()));
+        let deadline =
+            deadline.map(|deadline| self.backlog.left(self.limiter.clock(), deadline, watch.elapsed()));
         let mut resolved = Resolved::default();
         let deciding = self.limiter.decide(policy, request, deadline, &mut resolved);
         let decided = match &span {
@@ -133,14 +138,14 @@ impl<S: Store, C: Clock> RateLimits<S, C> {
 }
 
 impl<S: Store, C: Clock> RateLimits<S, C> {
-    /// Answers a call whose headers have come.
+    /// Answers a call that came when the stopwatch was started.
     pub(super) async fn call(
         self: Arc<Self>,
         headers: HeaderMap,
         mut body: Incoming,
         peer: Option<SocketAddr>,
+        watch: Stopwatch,
     ) -> Result<http::Response<Reply>, Infallible> {
-        let watch = Stopwatch::start();
         let bytes = match call::message(&mut body).await {
             Ok(bytes) => bytes,
             Err(status) => return Ok(self.unreadable(status, peer, watch)),
@@ -248,7 +253,51 @@ fn deadline(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use arc_swap::ArcSwap;
+    use prometheus_client::registry::Registry;
+
     use super::*;
+    use crate::clock::ManualClock;
+    use crate::engine::limit::Unit;
+    use crate::engine::time::Micros;
+    use crate::store::memory::Memory;
+    use crate::support::policy::{NOON, bucket, domain, policy, request};
+
+    #[tokio::test]
+    async fn what_waited_too_long_is_neither_decided_nor_charged() {
+        let clock = ManualClock::at(NOON);
+        let limits = vec![bucket("tenant", 10, 10, Unit::Hour)];
+        let policy = Arc::new(policy([domain([(&[("tenant", None)], limits)])]));
+        let in_force = Arc::new(ArcSwap::from(Arc::clone(&policy)));
+        let limiter = Limiter::new(Memory::new(clock.clone(), 1_000), clock.clone(), in_force, false);
+        let service = RateLimits::new(
+            Arc::new(limiter),
+            Arc::new(Metrics::new(&mut Registry::default(), false)),
+        );
+        let request = request(&[&[("tenant", "acme")]]);
+        let mut left = 10;
+        // From the second on the queue stands.
+        for (waited, decided) in [
+            (15, true),
+            (15, false),
+            (8, true),
+            (30, false),
+            (1, true),
+            (15, true),
+        ] {
+            let watch = Stopwatch::started(Duration::from_secs(waited));
+            let deadline = Some(Duration::from_secs(20));
+            let answer = service.answer(&policy, &request, watch, deadline, None).await;
+            let answer: Result<RateLimitResponse, LimiterError> = answer;
+            clock.advance(Micros::from_secs(21));
+            if decided {
+                left -= 1;
+                assert_eq!(answer.unwrap().statuses[0].limit_remaining, left, "{waited}");
+            } else {
+                assert!(matches!(answer, Err(LimiterError::Late)), "{waited}");
+            }
+        }
+    }
 
     #[test]
     fn the_callers_timeout_is_read_in_every_unit() {
