@@ -11,16 +11,16 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::engine::time::Micros;
 
-/// With this part of its deadline a call has waited only a little.
-const LITTLE: u32 = 8;
+/// A call that waited no longer had its turn soon: an eighth of what Envoy waits unless told otherwise.
+const SOON: Duration = Duration::from_micros(2_500);
 
-/// What is older than this part of the deadline was not left by a pause.
-const STANDS: u32 = 4;
+/// A queue that is older was not left by a pause.
+const STANDS: Micros = Micros::from_millis(5);
 
 /// How the calls wait that have their turn now.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// When a call first waited more than a little, since one that did not; 0 if none has.
+    /// When a call first had its turn late, since one that had it soon; 0 if none has.
     since: AtomicU64,
 }
 
@@ -29,14 +29,13 @@ impl Backlog {
     /// the call waited half of it: before its answer stands the same queue once more.
     pub(super) fn left(&self, clock: &impl Clock, deadline: Duration, waited: Duration) -> Duration {
         let since = Micros(self.since.load(Ordering::Relaxed));
-        if waited <= deadline / LITTLE {
+        if waited <= SOON {
             if since != Micros::ZERO {
                 self.since.store(0, Ordering::Relaxed);
             }
         } else if since == Micros::ZERO {
             self.since.store(clock.elapsed().0, Ordering::Relaxed);
-        } else if waited > deadline / 2 && clock.elapsed().saturating_sub(since) > (deadline / STANDS).into()
-        {
+        } else if waited > deadline / 2 && clock.elapsed().saturating_sub(since) > STANDS {
             return Duration::ZERO;
         }
         deadline.saturating_sub(waited)
@@ -79,7 +78,7 @@ mod tests {
         let (backlog, clock) = (Backlog::default(), ManualClock::at(NOON));
         assert_eq!(left(&backlog, &clock, [3; 6]), [17; 6]);
         assert_eq!(left(&backlog, &clock, [11, 10, 12, 3]), [0, 10, 0, 17]);
-        // One that waited a little, and it does not stand.
+        // One that had its turn soon, and it does not stand.
         assert_eq!(left(&backlog, &clock, [11, 2, 11]), [0, 18, 9]);
         assert_eq!(left(&backlog, &clock, [12; 5]), [8; 5]);
         assert_eq!(left(&backlog, &clock, [12]), [0]);
