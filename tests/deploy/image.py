@@ -95,10 +95,10 @@ class Stage:
     def run(self, command, environment, binary):
         command = command.replace("/image/", f"{self.inside('/image')}/")
         if binary and command.startswith("cargo build "):
-            # What cargo finds without compiling: a target without its file, a lock file that is behind. Only what is
-            # built here was fetched.
-            subprocess.run(["cargo", "tree", "--locked", "--offline", "--quiet"], cwd=self.inside("."),
-                           env=environment, check=True, stdout=subprocess.DEVNULL)
+            # What cargo finds without compiling: a target without its file, a lock file that is behind. For this machine
+            # alone: crates of other platforms were never fetched.
+            subprocess.run(["cargo", "fetch", "--locked", "--offline", "--target", "host-tuple"], cwd=self.inside("."),
+                           env=environment, check=True)
             place = self.inside("target/given/cota")
             place.parent.mkdir(parents=True)
             shutil.copy(binary, place)
