@@ -51,8 +51,8 @@ pub enum LimiterError {
     /// No policy has been in force yet.
     #[error("no policy is in force")]
     NoPolicy,
-    /// The caller's deadline passed before its request had its turn.
-    #[error("the caller's deadline passed before the request was decided")]
+    /// The request waited too long for its turn to be answered within the caller's deadline.
+    #[error("the request waited too long to be answered within the caller's deadline")]
     Late,
     /// The store gave no answer.
     #[error(transparent)]

@@ -214,7 +214,7 @@ fn reason(error: &LimiterError) -> &'static str {
         LimiterError::NoDomain => "no domain",
         LimiterError::NoDescriptors(_) => "no descriptors",
         LimiterError::NoPolicy => "no policy is in force",
-        LimiterError::Late => "the deadline had passed",
+        LimiterError::Late => "it had waited too long",
         LimiterError::Store(_) => "the store gave no answer",
     }
 }
